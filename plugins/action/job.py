@@ -1,0 +1,49 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Controller half of ``job``: starts it, shows its progress, returns its result."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible.plugins.action import ActionBase
+
+from ansible_collections.specdec.serving.plugins.module_utils import findings
+
+
+class ActionModule(ActionBase):
+    def run(self, tmp: t.Any = None, task_vars: t.Any = None) -> dict[str, t.Any]:
+        result = super().run(tmp, task_vars)
+        host = task_vars["inventory_hostname"]
+        spec = self._task.args["spec"]
+        result.update(kind=spec["kind"], instance=spec.get("instance"))
+        if self._task.check_mode:
+            return {**result, "changed": True, "msg": "would run: %s" % spec["kind"], "result": {}}
+        arguments: dict[str, t.Any] = {"spec": spec}
+        started: t.Optional[float] = None
+        while True:
+            news = self._execute_module(module_name="specdec.serving.job", module_args=arguments, task_vars=task_vars)
+            if news.get("failed"):
+                return {**result, **news}
+            for line in news["lines"]:
+                started = started or line["t"]
+                self._display.display("%s | %-6s | %5.1f s | %s: %s" % (host, spec["kind"], line["t"] - started, line["stage"], line["message"]))
+            if news["done"]:
+                break
+            arguments = {"directory": news["directory"], "offset": news["offset"]}
+        return self._ended(result, host, spec, news)
+
+    def _ended(self, result: dict[str, t.Any], host: str, spec: t.Mapping[str, t.Any], news: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+        outcome = news["result"] or {}
+        result.update(changed=bool(outcome.get("changed")), result=outcome)
+        if news["lost"]:
+            result.update(
+                failed=True,
+                msg="%s: the %s ended without a result: its process was killed or the host restarted. "
+                "What served before serves, or is brought back by the host itself; run the deploy again." % (host, spec["kind"]),
+            )
+        elif not outcome["ok"]:
+            wrong = findings.errors(findings.from_dict(one) for one in outcome["findings"])
+            result.update(failed=True, msg="\n".join(["%s: the %s found:" % (host, spec["kind"]), *(one.text() for one in wrong)]))
+        return result

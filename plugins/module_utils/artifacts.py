@@ -1,0 +1,157 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Files and trees that the controller sends: packed into one archive, verified, put in place whole.
+
+An artifact is known by its content. On the host it appears by a rename, so that it is there completely
+or not at all; one that is there already is not touched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+import typing as t
+from pathlib import Path
+
+from .layout import MARKER
+
+_BLOCK = 1024 * 1024
+
+
+class Refused(ValueError):
+    """An artifact is not what it was announced to be; nothing of it was put in place."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Artifact:
+    """One thing to send.
+
+    :param source: file or directory on the controller.
+    :param dest: absolute path on the host; it lies below the root.
+    :param digest: :func:`file_digest` of a file or :func:`tree_digest` of a directory.
+    :param mode: permissions of a file, as text (``0755``).
+    """
+
+    source: str
+    dest: str
+    digest: str
+    mode: str = "0644"
+
+    def as_dict(self) -> dict[str, str]:
+        """The artifact as plain data."""
+        return dataclasses.asdict(self)
+
+
+def file_digest(path: t.Union[str, Path]) -> str:
+    """sha256 of a file's content, hexadecimal."""
+    value = hashlib.sha256()
+    with open(path, "rb") as stream:
+        for block in iter(lambda: stream.read(_BLOCK), b""):
+            value.update(block)
+    return value.hexdigest()
+
+
+def tree_digest(directory: t.Union[str, Path]) -> str:
+    """sha256 over the sorted relative paths and contents of all files but the marker, hexadecimal.
+
+    Raises Refused on symbolic links: what they point to is not part of the tree.
+    """
+    top = Path(directory)
+    value = hashlib.sha256()
+    for path in sorted(top.rglob("*")):
+        if path.is_symlink():
+            raise Refused("%s is a symbolic link" % path)
+        if path.is_file() and path.name != MARKER:
+            value.update(("%s\0%s\n" % (path.relative_to(top).as_posix(), file_digest(path))).encode())
+    return value.hexdigest()
+
+
+def pack(artifacts: t.Sequence[t.Mapping[str, str]], archive: t.Union[str, Path]) -> int:
+    """Write all artifacts into one tar, each under its number; return its size in bytes."""
+    with tarfile.open(archive, "w") as tar:
+        for number, artifact in enumerate(artifacts):
+            tar.add(artifact["source"], arcname=str(number))
+    return os.path.getsize(archive)
+
+
+def place(archive: t.Union[str, Path], artifacts: t.Sequence[t.Mapping[str, str]], root: t.Union[str, Path]) -> list[str]:
+    """Put what :func:`pack` wrote in place; return the destinations that are new.
+
+    Raises Refused for a destination outside ``root`` or content of another digest.
+    """
+    top = Path(root)
+    for artifact in artifacts:
+        if ".." in Path(artifact["dest"]).parts or top not in Path(artifact["dest"]).parents:
+            raise Refused("%s lies outside %s" % (artifact["dest"], top))
+    top.mkdir(mode=0o755, parents=True, exist_ok=True)
+    placed = []
+    # On the root's own file system, so that a rename is all that is left to do.
+    with tempfile.TemporaryDirectory(prefix=".incoming-", dir=top) as scratch:
+        _unpack(archive, Path(scratch))
+        for number, artifact in enumerate(artifacts):
+            if _place_one(Path(scratch) / str(number), artifact):
+                placed.append(artifact["dest"])
+    return placed
+
+
+def _unpack(archive: t.Union[str, Path], directory: Path) -> None:
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            if not (member.isreg() or member.isdir()) or ".." in Path(member.name).parts or Path(member.name).is_absolute():
+                raise Refused("the archive holds %s, which is no plain file below it" % member.name)
+            target = directory / member.name
+            if member.isdir():
+                target.mkdir(parents=True, exist_ok=True)
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source = tar.extractfile(member)
+            if source is None:
+                raise Refused("the archive's %s cannot be read" % member.name)
+            with source, open(target, "wb") as stream:
+                shutil.copyfileobj(source, stream, _BLOCK)
+            os.chmod(target, 0o755 if member.mode & 0o100 else 0o644)
+
+
+def _place_one(source: Path, artifact: t.Mapping[str, str]) -> bool:
+    dest = Path(artifact["dest"])
+    tree = source.is_dir()
+    found = tree_digest(source) if tree else file_digest(source)
+    if found != artifact["digest"]:
+        raise Refused("%s arrived with digest %s, announced was %s" % (artifact["source"], found, artifact["digest"]))
+    dest.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if tree:
+        if (dest / MARKER).exists():
+            return False
+        shutil.rmtree(dest, ignore_errors=True)
+        for directory in [source, *(p for p in source.rglob("*") if p.is_dir())]:
+            os.chmod(directory, 0o755)
+        (source / MARKER).write_text(found, encoding="ascii")
+        os.rename(source, dest)
+        return True
+    if dest.exists() and file_digest(dest) == found:
+        return False
+    os.chmod(source, int(artifact["mode"], 8))
+    os.rename(source, dest)
+    _write_digest(dest, found)
+    return True
+
+
+def _write_digest(dest: Path, digest: str) -> None:
+    """Keep the digest beside a file, so that nobody reads 60 MB to know which one it is."""
+    beside = dest.with_name(dest.name + ".sha256")
+    new = beside.with_name(beside.name + ".new")
+    new.write_text(digest, encoding="ascii")
+    os.rename(new, beside)
+
+
+def placed_digest(dest: Path) -> t.Optional[str]:
+    """The digest kept beside a file that was put in place; None where the file is not there."""
+    try:
+        return dest.with_name(dest.name + ".sha256").read_text(encoding="ascii") if dest.exists() else None
+    except OSError:
+        return None

@@ -1,0 +1,260 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The whole state of a host, read once: what it is, what lies under the root, what serves.
+
+Everything is read without a privilege it might lack changing the shape of the answer: what cannot be
+read is null. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import platform
+import shutil
+import sys
+import sysconfig
+import typing as t
+from pathlib import Path
+
+from . import artifacts, gates, releases
+from .layout import JOB_UNIT, MARKER, SCHEMA, Layout, unit_name
+from .runners import Runner
+
+#: Read from the running interpreter, or from another one through its own ``-c``.
+_PYTHON_FACTS = (
+    "import json,os,platform,sys,sysconfig;"
+    "print(json.dumps({'version':platform.python_version(),'implementation':sys.implementation.name,"
+    "'build':sys.version,'headers':os.path.exists(os.path.join(sysconfig.get_path('include'),'Python.h'))}))"
+)
+
+_UNIT_PROPERTIES = ("Id", "ActiveState", "SubState", "MainPID", "UnitFileState", "ActiveEnterTimestamp", "Result", "NRestarts")
+
+
+def gather(root: str, runner: Runner, ports: t.Sequence[int] = (), secrets: t.Optional[t.Mapping[str, t.Mapping[str, str]]] = None) -> dict[str, t.Any]:
+    """Everything the controller decides by.
+
+    :param root: ``specdec_root``.
+    :param runner: starts systemctl and other interpreters.
+    :param ports: TCP ports whose listener is to be named.
+    :param secrets: per instance and name the value that is wanted; answered with the stored version
+        that holds exactly it. Values are never part of the answer.
+    """
+    layout = Layout(root)
+    return {
+        "schema": SCHEMA,
+        "os": _os(),
+        "systemd": _systemd(runner),
+        "cpus": os.cpu_count(),
+        "memory": _memory(),
+        "disk": _disk(layout.root),
+        "gpus": gpus(runner),
+        "pythons": _pythons(layout, runner),
+        "tools": {"specdec": artifacts.placed_digest(layout.specdec), "uv": artifacts.placed_digest(layout.uv)},
+        "wheels": sorted(p.name for p in _children(layout.wheels)),
+        "overlays": sorted(p.name for p in _children(layout.overlays)),
+        "models": sorted(str(p.relative_to(layout.models).parent) for p in layout.models.glob("**/" + MARKER)),
+        "environments": {p.name: _json(p / "environment.json") for p in _children(layout.environments) if (p / MARKER).exists()},
+        "instances": _instances(layout, runner),
+        "secrets": _secret_versions(layout, secrets or {}),
+        "listeners": {str(port): gates.listener(port) for port in ports},
+        "job": _job(runner),
+    }
+
+
+def _os() -> dict[str, t.Any]:
+    release = {}
+    try:
+        for line in Path("/etc/os-release").read_text(encoding="utf-8").splitlines():
+            key, _sep, value = line.partition("=")
+            release[key] = value.strip('"')
+    except OSError:
+        pass
+    try:
+        glibc = (os.confstr("CS_GNU_LIBC_VERSION") or "").rpartition(" ")[2] or None
+    except (ValueError, OSError):
+        glibc = None
+    return {
+        "id": release.get("ID"),
+        "version": release.get("VERSION_ID"),
+        "name": release.get("PRETTY_NAME"),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "glibc": glibc,
+        "system": platform.system(),
+    }
+
+
+def _systemd(runner: Runner) -> dict[str, t.Any]:
+    running = os.path.isdir("/run/systemd/system")
+    version = None
+    container = None
+    if running:
+        words = runner(["systemctl", "--version"], timeout=10).stdout.split()
+        version = int(words[1].split(".")[0]) if len(words) > 1 and words[1][:1].isdigit() else None
+        container = runner(["systemd-detect-virt", "--container"], timeout=10).stdout.strip() or None
+    return {"running": running, "version": version, "container": container}
+
+
+def _memory() -> dict[str, t.Optional[int]]:
+    values: dict[str, int] = {}
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            name, _sep, rest = line.partition(":")
+            values[name] = int(rest.split()[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return {"total": values.get("MemTotal"), "available": values.get("MemAvailable")}
+
+
+def _disk(root: Path) -> dict[str, t.Any]:
+    existing = next(p for p in [root, *root.parents] if p.exists())
+    usage = shutil.disk_usage(existing)
+    return {"path": str(existing), "free": usage.free, "total": usage.total}
+
+
+def gpus(runner: Runner) -> dict[str, t.Any]:
+    """The GPUs by ``nvidia-smi``; ``source`` is *none* where nothing of NVIDIA's is seen at all.
+
+    Memory is in bytes, null where the driver does not say.
+    """
+    seen = os.path.exists("/proc/driver/nvidia") or os.path.exists("/dev/nvidiactl") or _pci_nvidia()
+    if not seen:
+        return {"source": "none", "driver": None, "devices": []}
+    fields = ("index", "uuid", "name", "compute_cap", "memory.total", "driver_version")
+    answer = runner(["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"], env={"LC_ALL": "C"}, timeout=30)
+    devices = []
+    driver = None
+    for line in answer.stdout.splitlines() if answer.rc == 0 else ():
+        values = [value.strip() for value in line.split(",")]
+        if len(values) != len(fields):
+            continue
+        memory = values[4]
+        driver = values[5]
+        devices.append(
+            {
+                "index": int(values[0]),
+                "uuid": values[1],
+                "name": values[2],
+                "compute_capability": values[3],
+                "memory": int(memory) * 1024 * 1024 if memory.isdigit() else None,
+            }
+        )
+    return {"source": "nvidia-smi" if devices else "pci", "driver": driver, "devices": devices}
+
+
+def _pci_nvidia() -> bool:
+    for vendor in Path("/sys/bus/pci/devices").glob("*/vendor"):
+        try:
+            display = (vendor.parent / "class").read_text(encoding="ascii").startswith("0x03")
+            if display and vendor.read_text(encoding="ascii").strip() == "0x10de":
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _pythons(layout: Layout, runner: Runner) -> list[dict[str, t.Any]]:
+    own = os.path.realpath(sys.executable)
+    candidates: list[Path] = []
+    for directory in (Path("/usr/bin"), Path("/usr/local/bin")):
+        candidates += directory.glob("python3.[0-9]*")
+    candidates += layout.python.glob("*/bin/python3.[0-9]*")
+    found = []
+    for path in sorted({c.resolve() for c in candidates if c.name.rpartition(".")[2].isdigit()}):
+        if str(path) == own:
+            facts = {
+                "version": platform.python_version(),
+                "implementation": sys.implementation.name,
+                "build": sys.version,
+                "headers": os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")),
+            }
+        else:
+            answer = runner([str(path), "-I", "-c", _PYTHON_FACTS], timeout=10)
+            if answer.rc != 0:
+                continue
+            facts = json.loads(answer.stdout)
+        found.append({"path": str(path), **facts})
+    return found
+
+
+def _instances(layout: Layout, runner: Runner) -> dict[str, t.Any]:
+    names = sorted(p.name for p in _children(layout.instances))
+    units = _units([unit_name(name) for name in names], runner) if names else {}
+    return {name: _instance(layout, name, units.get(unit_name(name), {})) for name in names}
+
+
+def _instance(layout: Layout, name: str, unit: t.Mapping[str, str]) -> dict[str, t.Any]:
+    directory = layout.instance(name)
+    current = releases.current(layout, name)
+    running = _text(Path("/run/specdec-%s/release" % name))
+    release = _json(layout.release(name, current) / "release.json") if current else None
+    healthy = None
+    if unit.get("ActiveState") == "active" and release:
+        healthy = gates.healthy(release)
+    return {
+        "current": current,
+        "running": running,
+        "release": release,
+        "releases": sorted(p.name for p in _children(directory / "releases")),
+        "failed": sorted(p.stem for p in directory.glob("failed/*.json")),
+        "unit": dict(unit),
+        "unit_as_released": releases.unit_in_place(layout, name, current) if current else None,
+        "healthy": healthy,
+        "history": releases.history(layout, name)[-5:],
+        "unfinished": _json(directory / "transaction.json"),
+    }
+
+
+def _units(names: t.Sequence[str], runner: Runner) -> dict[str, dict[str, str]]:
+    answer = runner(["systemctl", "show", "--property=" + ",".join(_UNIT_PROPERTIES), *names], timeout=20)
+    units = {}
+    for block in answer.stdout.split("\n\n"):
+        values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        if "Id" in values:
+            units[values["Id"]] = values
+    return units
+
+
+def _job(runner: Runner) -> t.Optional[dict[str, str]]:
+    """The job that holds the host, if one is active."""
+    answer = runner(["systemctl", "show", "--property=ActiveState,Description", JOB_UNIT], timeout=20)
+    values = dict(line.split("=", 1) for line in answer.stdout.splitlines() if "=" in line)
+    if values.get("ActiveState") in ("active", "activating", "deactivating"):
+        return {"description": values.get("Description", "")}
+    return None
+
+
+def _secret_versions(layout: Layout, wanted: t.Mapping[str, t.Mapping[str, str]]) -> dict[str, dict[str, t.Optional[str]]]:
+    answer: dict[str, dict[str, t.Optional[str]]] = {}
+    for name, values in wanted.items():
+        stored = {p.name: _text(p) or "" for p in sorted((layout.instance(name) / "secrets").glob("*"))}
+        answer[name] = {
+            secret: next((version for version, kept in stored.items() if hmac.compare_digest(kept.encode(), value.encode())), None)
+            for secret, value in values.items()
+        }
+    return answer
+
+
+def _children(directory: Path) -> list[Path]:
+    try:
+        return sorted(p for p in directory.iterdir() if p.is_dir())
+    except OSError:
+        return []
+
+
+def _json(path: Path) -> t.Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _text(path: Path) -> t.Optional[str]:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+

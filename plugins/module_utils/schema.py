@@ -1,0 +1,290 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a user may write: the variables and the options of an instance, and what is wrong with them.
+
+One table says what exists, of which type, and which values are allowed. Everything that is refused
+is refused here, before a host is touched, with the name nearest to what was written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import typing as t
+
+from .findings import ERROR, Finding
+
+#: Every collection-wide variable and what it is; a variable of another name is a typing error.
+VARIABLES: dict[str, str] = {
+    "specdec_hosts": "Pattern of the hosts that the playbooks work on.",
+    "specdec_root": "Directory on the host that holds everything.",
+    "specdec_pins_dir": "Directory on the controller that holds locks and overlay bundles.",
+    "specdec_pins_update": "Whether a deploy may make locks and captures anew.",
+    "specdec_pins": "Versions that differ from the stack's.",
+    "specdec_extra_packages": "Packages installed besides the engine's own.",
+    "specdec_wheel_directories": "Directories on the controller that hold wheels.",
+    "specdec_exclude_newer": "Date after which the index's releases are not looked at.",
+    "specdec_instances": "The servers of a host.",
+    "specdec_instance_defaults": "Options that hold for every instance that does not say otherwise.",
+    "specdec_reference": "Where a reference host keeps its engine.",
+    "specdec_index": "Package index that controller and hosts use.",
+    "specdec_serial": "How many hosts are switched at a time.",
+    "specdec_why": "The reason that the history keeps for this deploy.",
+}
+
+#: Names that are data of the user's own, not the collection's.
+VARIABLE_PREFIXES = ("specdec_demo_",)
+
+ALGORITHM_NONE = "none"
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One option: its type, and for a mapping its own options (None: any key)."""
+
+    kind: t.Union[type, tuple[type, ...]]
+    options: t.Optional[t.Mapping[str, "Option"]] = None
+    choices: tuple[t.Any, ...] = ()
+    minimum: t.Optional[float] = None
+    maximum: t.Optional[float] = None
+    required: bool = False
+    elements: t.Optional["Option"] = None
+    pattern: str = ""
+    words: str = ""
+
+
+_MODEL = {
+    "repo": Option(str, pattern=r"[\w.-]+/[\w.-]+", words="organisation/name"),
+    "revision": Option(str, pattern=r"[\w./-]+", words="a commit, tag or branch"),
+    "path": Option(str, pattern=r"/.*", words="an absolute path on the host"),
+    "directory": Option(str),
+}
+
+#: The options of one instance.
+INSTANCE: dict[str, Option] = {
+    "name": Option(str, required=True, pattern=r"[a-z][a-z0-9-]{0,22}", words="lower-case letters, digits and -, at most 23, first a letter"),
+    "engine": Option(
+        dict,
+        {
+            "name": Option(str, required=True, choices=("sglang", "vllm")),
+            "version": Option(str),
+            "lane": Option(str),
+        },
+        required=True,
+    ),
+    "overlays": Option(list, elements=Option(dict, {"reference": Option(str, required=True), "package": Option(str)})),
+    "model": Option(dict, _MODEL, required=True),
+    "draft": Option(dict, _MODEL),
+    "speculative": Option(
+        dict,
+        {
+            "algorithm": Option(str, required=True),
+            "num_draft_tokens": Option(int, minimum=1),
+            "num_steps": Option(int, minimum=1),
+            "topk": Option(int, minimum=1),
+        },
+    ),
+    "gpus": Option((str, list)),
+    "tensor_parallel": Option(int, minimum=1),
+    "host": Option(str),
+    "port": Option(int, minimum=1, maximum=65535),
+    "served_model_name": Option(str),
+    "api_key": Option(str),
+    "context_length": Option(int, minimum=1),
+    "extra_args": Option(dict),
+    "environment": Option(dict),
+    "gate": Option(
+        dict,
+        {
+            "acceptance_floor": Option((int, float), minimum=1.0),
+            "max_tokens": Option(int, minimum=8),
+            "prompts": Option(list, elements=Option(str)),
+            "timeout": Option(int, minimum=1),
+        },
+    ),
+    "service": Option(
+        dict,
+        {
+            "sandbox": Option(str, choices=("strict", "container")),
+            "start_timeout": Option(int, minimum=1),
+            "stop_timeout": Option(int, minimum=1),
+        },
+    ),
+}
+
+
+def _nearest(name: str, known: t.Iterable[str]) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, 1)
+    if near:
+        return "write %s; known are: %s" % (near[0], ", ".join(names))
+    return "known are: %s" % ", ".join(names)
+
+
+def _type_name(kind: t.Union[type, tuple[type, ...]]) -> str:
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    names = {str: "text", int: "a whole number", float: "a number", list: "a list", dict: "a mapping", bool: "true or false"}
+    return " or ".join(names[k] for k in kinds)
+
+
+def _is_a(value: t.Any, kind: t.Union[type, tuple[type, ...]]) -> bool:
+    if isinstance(value, bool):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        return bool in kinds
+    return isinstance(value, kind)
+
+
+class _Checker:
+    """Walks what was written along the table; collects what is wrong."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.findings: list[Finding] = []
+
+    def refuse(self, id_: str, where: str, message: str, found: t.Any, expected: str, fix: str) -> None:
+        self.findings.append(
+            Finding(
+                id="variable." + id_,
+                verdict=ERROR,
+                subject="%s on %s" % (where, self.host),
+                message=message,
+                found=found if isinstance(found, str) else repr(found),
+                expected=expected,
+                fix=fix,
+            )
+        )
+
+    def value(self, where: str, value: t.Any, option: Option) -> None:
+        if not _is_a(value, option.kind):
+            expected = _type_name(option.kind)
+            self.refuse("type", where, "is not %s" % expected, value, expected, "give %s as %s" % (where, expected))
+            return
+        if option.choices and value not in option.choices:
+            allowed = ", ".join(str(choice) for choice in option.choices)
+            self.refuse("value", where, "is not allowed", value, allowed, "use one of: %s" % allowed)
+        if option.pattern and not re.fullmatch(option.pattern, value):
+            self.refuse("value", where, "is not %s" % option.words, value, option.words, "give %s as %s" % (where, option.words))
+        low, high = option.minimum, option.maximum
+        if (low is not None and value < low) or (high is not None and value > high):
+            allowed = "%g or more" % low if high is None else "%g to %g" % (low or 0, high)
+            self.refuse("value", where, "is out of range", value, allowed, "use a value of %s" % allowed)
+        if option.elements is not None:
+            for index, element in enumerate(value):
+                self.value("%s[%d]" % (where, index), element, option.elements)
+        if option.options is not None:
+            self.mapping(where, value, option.options)
+
+    def mapping(self, where: str, value: t.Mapping[str, t.Any], options: t.Mapping[str, Option]) -> None:
+        for name in value:
+            if name not in options:
+                self.refuse("unknown", "%s.%s" % (where, name), "is no option", name, ", ".join(sorted(options)), _nearest(str(name), options))
+        for name, option in options.items():
+            if value.get(name) is not None:
+                self.value("%s.%s" % (where, name), value[name], option)
+            elif option.required:
+                self.refuse("missing", "%s.%s" % (where, name), "is not set", "nothing", _type_name(option.kind), "set %s.%s" % (where, name))
+
+
+def check_names(host: str, names: t.Iterable[str]) -> list[Finding]:
+    """Findings for variables that begin with ``specdec_`` and are none of the collection's."""
+    checker = _Checker(host)
+    for name in sorted(names):
+        if name.startswith("specdec_") and name not in VARIABLES and not name.startswith(VARIABLE_PREFIXES):
+            checker.refuse("unknown", name, "is no variable of this collection", name, "a known name", _nearest(name, VARIABLES))
+    return checker.findings
+
+
+def merge(defaults: t.Mapping[str, t.Any], own: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """``own`` over ``defaults``; mappings merge key by key, everything else replaces."""
+    merged = dict(defaults)
+    for key, value in own.items():
+        both = isinstance(value, t.Mapping) and isinstance(merged.get(key), t.Mapping)
+        merged[key] = merge(merged[key], value) if both else value
+    return merged
+
+
+def instances(host: str, wanted: t.Any, defaults: t.Any) -> tuple[list[dict[str, t.Any]], list[Finding]]:
+    """The instances of a host with their defaults, and what is wrong with them.
+
+    :param host: inventory name, for the messages.
+    :param wanted: ``specdec_instances`` as written.
+    :param defaults: ``specdec_instance_defaults`` as written.
+    :returns: the merged instances (empty when there are findings), the findings.
+    """
+    checker = _Checker(host)
+    checker.value("specdec_instance_defaults", defaults, Option(dict))
+    checker.value("specdec_instances", wanted, Option(list, elements=Option(dict)))
+    if checker.findings:
+        return [], checker.findings
+    merged = [merge(defaults, one) for one in wanted]
+    for index, one in enumerate(merged):
+        name = one.get("name") if isinstance(one.get("name"), str) else str(index)
+        where = "specdec_instances[%s]" % name
+        checker.mapping(where, one, INSTANCE)
+        if not checker.findings:
+            _cross_checks(checker, where, one)
+    if not checker.findings:
+        _uniqueness(checker, merged)
+    return ([] if checker.findings else merged), checker.findings
+
+
+def _cross_checks(checker: _Checker, where: str, one: t.Mapping[str, t.Any]) -> None:
+    for part in ("model", "draft"):
+        if one.get(part) is None:
+            continue
+        ways = [way for way in ("repo", "path", "directory") if one[part].get(way)]
+        if len(ways) != 1:
+            found = ", ".join(ways) or "none of them"
+            checker.refuse(
+                "value", "%s.%s" % (where, part), "needs one source", found, "one of repo, path, directory", "set exactly one of repo, path, directory"
+            )
+        if one[part].get("repo") and not one[part].get("revision"):
+            checker.refuse(
+                "missing",
+                "%s.%s.revision" % (where, part),
+                "is not set",
+                "nothing",
+                "a commit",
+                "name the commit to serve: a moving branch cannot be rolled back",
+            )
+    loopback = one.get("host", "127.0.0.1") in ("127.0.0.1", "::1", "localhost")
+    if not loopback and not one.get("api_key"):
+        checker.refuse(
+            "missing",
+            "%s.api_key" % where,
+            "is not set, but the server listens on %s" % one["host"],
+            "nothing",
+            "a key of 16 characters or more",
+            "set %s.api_key (from a vault), or leave host at 127.0.0.1" % where,
+        )
+    if one.get("api_key") and len(one["api_key"]) < 16:
+        checker.refuse("value", "%s.api_key" % where, "is too short", "fewer than 16 characters", "16 or more", "use a longer random key")
+
+
+def _uniqueness(checker: _Checker, merged: t.Sequence[t.Mapping[str, t.Any]]) -> None:
+    for option in ("name", "port"):
+        seen: dict[t.Any, str] = {}
+        for one in merged:
+            value = one.get(option, 30000 if option == "port" else None)
+            if value in seen:
+                checker.refuse(
+                    "value",
+                    "specdec_instances[%s].%s" % (one["name"], option),
+                    "is used twice, also by instance %s" % seen[value],
+                    value,
+                    "another %s for each instance" % option,
+                    "give each instance a %s of its own" % option,
+                )
+            seen[value] = one["name"]
+
+
+#: Options whose values never leave the controller but as a file on the host.
+SECRETS = ("api_key",)
+
+
+def secrets(merged: t.Iterable[t.Mapping[str, t.Any]]) -> dict[str, dict[str, str]]:
+    """Per instance its secret options; instances without any are left out."""
+    found = {one["name"]: {name: one[name] for name in SECRETS if one.get(name)} for one in merged}
+    return {name: values for name, values in found.items() if values}

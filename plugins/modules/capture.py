@@ -1,0 +1,103 @@
+#!/usr/bin/python
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: capture
+short_description: Capture an overlay from a reference host
+description:
+  - Compares an installed package with its own RECORD and keeps what was changed, added or deleted by hand as a bundle in the pins directory.
+  - Run with C(delegate_to) the reference. Nothing is written on the reference but a temporary file.
+version_added: 0.1.0
+author: specdec.serving contributors (@specdec)
+options:
+  reference:
+    description: Inventory name of the reference.
+    type: str
+    required: true
+  target:
+    description: Inventory name of the host that needs the overlay, for the messages.
+    type: str
+    default: ""
+  venv:
+    description: Directory of the reference's virtual environment; found from its units and the root directory when empty.
+    type: str
+    default: ""
+  package:
+    description: Distribution whose files are compared.
+    type: str
+    default: sglang
+  pins_dir:
+    description: Directory on the controller that keeps the bundle.
+    type: path
+    required: true
+  replace:
+    description: Whether a bundle that the pins hold for this reference and package is captured anew.
+    type: bool
+    default: false
+  archive:
+    description: Path of a temporary file on the reference; set by the action, never by a user.
+    type: path
+attributes:
+  check_mode:
+    support: full
+    description: Captures, but keeps nothing.
+  diff_mode:
+    support: none
+    description: The bundle itself shows what differs from the package.
+"""
+
+EXAMPLES = r"""
+- name: Capture what was changed by hand
+  specdec.serving.capture:
+    reference: ct129
+    pins_dir: "{{ inventory_dir }}/pins"
+  delegate_to: ct129
+"""
+
+RETURN = r"""
+digest:
+  description: Digest of the bundle.
+  returned: success
+  type: str
+manifest:
+  description: The bundle's manifest.
+  returned: success
+  type: dict
+ignored:
+  description: What differs and is not captured, with the reason.
+  returned: success
+  type: list
+  elements: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.specdec.serving.plugins.module_utils import references
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "reference": {"type": "str", "required": True},
+            "target": {"type": "str", "default": ""},
+            "venv": {"type": "str", "default": ""},
+            "package": {"type": "str", "default": "sglang"},
+            "pins_dir": {"type": "path", "required": True},
+            "replace": {"type": "bool", "default": False},
+            "archive": {"type": "path"},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        captured = references.capture(module.params["venv"], module.params["package"], module.params["archive"])
+    except references.NotCaptured as error:
+        module.fail_json(msg="%s on %s: %s" % (module.params["package"], module.params["reference"], error.finding.text()), finding=error.finding.as_dict())
+    module.exit_json(changed=False, **captured)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+#!/usr/bin/python
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: job
+short_description: Run long work on the host and follow it
+description:
+  - Starts a job (build an environment, prove a release, switch an instance, roll back) in a transient systemd unit of the host, shows its progress, and returns its result.
+  - The job runs on when the controller dies. Its unit is the lock of the host, so a second job is refused with the name of the first.
+version_added: 0.1.0
+author: specdec.serving contributors (@specdec)
+options:
+  spec:
+    description: What is to be done, with the keys C(kind), C(root), C(who), C(why) and those of the kind.
+    type: dict
+  directory:
+    description: Directory of a started job; set by the action, never by a user.
+    type: path
+  offset:
+    description: How much of the progress is known already; set by the action, never by a user.
+    type: int
+    default: 0
+  wait:
+    description: Seconds that one call waits for news.
+    type: float
+    default: 20
+attributes:
+  check_mode:
+    support: full
+    description: Starts nothing.
+  diff_mode:
+    support: none
+    description: The plan shows what differs.
+"""
+
+EXAMPLES = r"""
+- name: Go back to the release before
+  specdec.serving.job:
+    spec:
+      kind: rollback
+      root: /opt/specdec
+      instance: main
+      who: somebody
+      why: answers were wrong
+"""
+
+RETURN = r"""
+result:
+  description: What the job found and did, with its C(findings).
+  returned: when the job has ended
+  type: dict
+lines:
+  description: Progress since O(offset).
+  returned: success
+  type: list
+  elements: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.specdec.serving.plugins.module_utils import jobs
+from ansible_collections.specdec.serving.plugins.module_utils.ansiblerunner import module_runner
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "spec": {"type": "dict"},
+            "directory": {"type": "path"},
+            "offset": {"type": "int", "default": 0},
+            "wait": {"type": "float", "default": 20},
+        },
+        required_one_of=[("spec", "directory")],
+        supports_check_mode=True,
+    )
+    if module.check_mode:
+        module.exit_json(changed=True, lines=[])
+    runner = module_runner(module)
+    directory = module.params["directory"]
+    if directory is None:
+        try:
+            directory = jobs.start(module.params["spec"], runner)["directory"]
+        except jobs.Busy as busy:
+            module.fail_json(msg="The host is busy: %s. It was left alone; wait until that has ended, then run this again." % busy, busy=True)
+    news = jobs.follow(directory, module.params["offset"], module.params["wait"], runner)
+    module.exit_json(changed=bool((news["result"] or {}).get("changed")), directory=directory, **news)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the action plugins share: the data tables, a runner, who deploys, and the cache directory."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import os
+import socket
+import subprocess
+import typing as t
+from pathlib import Path
+
+import yaml
+
+from ansible_collections.specdec.serving.plugins.module_utils.findings import Finding
+from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
+
+DATA = Path(__file__).resolve().parent.parent / "module_utils" / "data"
+
+
+@functools.lru_cache(maxsize=None)
+def table(name: str) -> dict[str, t.Any]:
+    """One of the data tables, by its file name without ending."""
+    return yaml.safe_load((DATA / (name + ".yml")).read_text(encoding="utf-8"))
+
+
+def run(
+    argv: t.Sequence[str],
+    *,
+    stdin: t.Optional[str] = None,
+    env: t.Optional[t.Mapping[str, str]] = None,
+    timeout: t.Optional[float] = None,
+    on_line: t.Optional[t.Callable[[str], None]] = None,
+) -> Completed:
+    """The runner of the controller (see module_utils/runners.py)."""
+    try:
+        done = subprocess.run(
+            list(argv), input=stdin, env={**os.environ, **(env or {})}, timeout=timeout, capture_output=True, text=True, errors="replace", check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        return Completed(124, str(error.stdout or ""), str(error.stderr or ""))
+    except OSError as error:
+        return Completed(127, "", str(error))
+    for line in (done.stdout + done.stderr).splitlines() if on_line else ():
+        on_line(line)
+    return Completed(done.returncode, done.stdout, done.stderr)
+
+
+def who() -> str:
+    """Who deploys, for the history: user@controller."""
+    return "%s@%s" % (getpass.getuser(), socket.gethostname())
+
+
+def cache_directory() -> Path:
+    """Where host tools are kept on the controller (XDG)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specdec"
+
+
+def refusal(headline: str, wrong: t.Iterable[Finding]) -> dict[str, t.Any]:
+    """A failed result that says everything that is wrong."""
+    listed = list(wrong)
+    return {"failed": True, "msg": "\n".join([headline, *(one.text() for one in listed)]), "findings": [one.as_dict() for one in listed]}
