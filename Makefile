@@ -1,0 +1,75 @@
+# Everything there is to do in a checkout; `make help` lists it. Two commands do all the set-up:
+# `make demo` and `make test`. Each target builds what it needs and can be run again at any time.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+SCENARIO ?= default
+LINK := collections/ansible_collections/specdec/serving
+
+##@ Use it
+.PHONY: demo
+demo: bootstrap ## start two local hosts, deploy a speculative-decoding server on one of them, show what it does
+	@demo/demo
+
+.PHONY: demo-down
+demo-down: link ## take the demo hosts down: no container, network, mount, route or process stays
+	@demo/down
+
+##@ Test it
+.PHONY: test
+test: bootstrap ## every test: lint, sanity, unit, integration, molecule
+	@tests/run
+
+.PHONY: test-full
+test-full: bootstrap ## the same, then sanity with every supported ansible-core and the core's unit tests on the oldest Python
+	@tests/run --full
+
+.PHONY: lint
+lint: bootstrap ## ruff, yamllint, ansible-lint, documentation, argument specs, house rules
+	@tests/lint/run
+
+.PHONY: sanity
+sanity: bootstrap ## ansible-test sanity in a copy of the tree
+	@tests/sanity/run
+
+.PHONY: unit
+unit: bootstrap ## unit tests of the core (no Ansible, no host)
+	@python -m pytest -q tests/unit
+
+.PHONY: integration
+integration: bootstrap ## whole runs against local hosts
+	@python -m pytest -q tests/integration
+
+.PHONY: molecule
+molecule: bootstrap ## one scenario on local hosts: make molecule SCENARIO=default
+	@tests/molecule $(SCENARIO)
+
+.PHONY: bench
+bench: bootstrap ## measure the budgets, as ratios in one run
+	@tests/bench
+
+##@ Work on it
+.PHONY: build
+build: bootstrap ## the collection as a tarball, in build/
+	@ansible-galaxy collection build --force --output-path build .
+
+.PHONY: bootstrap
+bootstrap: link ## the controller environment .venv (0.1 s when it is current)
+	@scripts/bootstrap
+
+.PHONY: requirements
+requirements: bootstrap ## lock requirements/controller.in again, with the newest versions that fit
+	@scripts/lock-requirements
+
+# Where a playbook beside deploy.yml finds this checkout as a collection, from any directory and
+# whatever ANSIBLE_COLLECTIONS_PATH says.
+.PHONY: link
+link:
+	@[ -L $(LINK) ] || { mkdir -p $(dir $(LINK)) && ln -s ../../.. $(LINK); }
+
+.PHONY: help
+help: ## this list
+	@awk 'BEGIN {FS = ":.*## "} \
+	  /^##@ / {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
