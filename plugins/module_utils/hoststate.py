@@ -19,7 +19,8 @@ import sysconfig
 import typing as t
 from pathlib import Path
 
-from . import artifacts, gates, releases
+from . import artifacts, gates, releases, units
+from .engines_http import Client
 from .layout import JOB_UNIT, MARKER, SCHEMA, Layout, unit_name
 from .runners import Runner
 
@@ -29,6 +30,9 @@ _PYTHON_FACTS = (
     "print(json.dumps({'version':platform.python_version(),'implementation':sys.implementation.name,"
     "'build':sys.version,'headers':os.path.exists(os.path.join(sysconfig.get_path('include'),'Python.h'))}))"
 )
+
+#: An engine's /health may generate a token, and gives that up by itself after 20 s.
+_HEALTH_TIMEOUT = 25.0
 
 _UNIT_PROPERTIES = ("Id", "ActiveState", "SubState", "MainPID", "UnitFileState", "ActiveEnterTimestamp", "Result", "NRestarts")
 
@@ -59,7 +63,7 @@ def gather(root: str, runner: Runner, ports: t.Sequence[int] = (), secrets: t.Op
         "environments": {p.name: _json(p / "environment.json") for p in _children(layout.environments) if (p / MARKER).exists()},
         "instances": _instances(layout, runner),
         "secrets": _secret_versions(layout, secrets or {}),
-        "listeners": {str(port): gates.listener(port) for port in ports},
+        "listeners": {str(port): [_listener(one) for one in gates.listeners(port)] for port in ports},
         "job": _job(runner),
     }
 
@@ -182,18 +186,15 @@ def _pythons(layout: Layout, runner: Runner) -> list[dict[str, t.Any]]:
 
 def _instances(layout: Layout, runner: Runner) -> dict[str, t.Any]:
     names = sorted(p.name for p in _children(layout.instances))
-    units = _units([unit_name(name) for name in names], runner) if names else {}
-    return {name: _instance(layout, name, units.get(unit_name(name), {})) for name in names}
+    shown = _units([unit_name(name) for name in names], runner) if names else {}
+    return {name: _instance(layout, name, shown.get(unit_name(name), {})) for name in names}
 
 
 def _instance(layout: Layout, name: str, unit: t.Mapping[str, str]) -> dict[str, t.Any]:
     directory = layout.instance(name)
     current = releases.current(layout, name)
-    running = _text(Path("/run/specdec-%s/release" % name))
+    running = _text(Path(units.running_file(name)))
     release = _json(layout.release(name, current) / "release.json") if current else None
-    healthy = None
-    if unit.get("ActiveState") == "active" and release:
-        healthy = gates.healthy(release)
     return {
         "current": current,
         "running": running,
@@ -202,20 +203,29 @@ def _instance(layout: Layout, name: str, unit: t.Mapping[str, str]) -> dict[str,
         "failed": sorted(p.stem for p in directory.glob("failed/*.json")),
         "unit": dict(unit),
         "unit_as_released": releases.unit_in_place(layout, name, current) if current else None,
-        "healthy": healthy,
+        "health": _health(release) if release and unit.get("ActiveState") == "active" else None,
         "history": releases.history(layout, name)[-5:],
         "unfinished": _json(directory / "transaction.json"),
+        "proven": sorted(p.stem for p in directory.glob("proven/*.json")),
     }
+
+
+def _health(release: t.Mapping[str, t.Any]) -> t.Union[int, str]:
+    return Client(release["host"], release["port"]).status(release["gate"]["health"], _HEALTH_TIMEOUT)
+
+
+def _listener(one: gates.Listener) -> dict[str, t.Any]:
+    return {"pid": one.pid, "command": one.command, "cgroup": one.cgroup}
 
 
 def _units(names: t.Sequence[str], runner: Runner) -> dict[str, dict[str, str]]:
     answer = runner(["systemctl", "show", "--property=" + ",".join(_UNIT_PROPERTIES), *names], timeout=20)
-    units = {}
+    shown = {}
     for block in answer.stdout.split("\n\n"):
         values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
         if "Id" in values:
-            units[values["Id"]] = values
-    return units
+            shown[values["Id"]] = values
+    return shown
 
 
 def _job(runner: Runner) -> t.Optional[dict[str, str]]:

@@ -1,0 +1,125 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A release put on its host beside what serves: user, state directory, secrets, files, recovery unit.
+
+Nothing here touches a unit that runs or the release that is current.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import typing as t
+from pathlib import Path
+
+from . import releases, units
+from .findings import ERROR, Finding, FindingError
+from .layout import RECOVER_UNIT, UNITS, Layout, unit_name, user_name
+from .runners import Runner
+
+
+def install(root: str, release: releases.Release, secrets: t.Mapping[str, str], runner: Runner) -> bool:
+    """Put one release in place; whether anything was written.
+
+    :param secrets: values by name, for those versions that the host does not hold yet.
+
+    Raises FindingError when a value is missing or a tool of systemd's refuses.
+    """
+    layout = Layout(root)
+    facts = release.facts
+    changed = _user(layout, facts["instance"], runner)
+    changed |= _state(layout, facts["instance"], facts["environment"])
+    for name, secret in facts["secrets"].items():
+        changed |= _secret(layout, facts["instance"], name, secret["version"], secrets)
+    changed |= releases.store(layout, release)
+    changed |= _recovery(root, runner)
+    return changed
+
+
+def differences(root: str, release: releases.Release) -> dict[str, str]:
+    """What changes against the current release: ``before`` and ``after`` as Ansible's diff wants them."""
+    layout = Layout(root)
+    before = {}
+    current = releases.current(layout, release.instance)
+    if current is not None:
+        directory = layout.release(release.instance, current)
+        before = {name: (directory / name).read_text(encoding="utf-8") for name in release.files() if (directory / name).exists()}
+    shown = ("config.json", unit_name(release.instance))
+    return {
+        "before_header": "%s, release %s" % (release.instance, current or "none"),
+        "after_header": "%s, release %s" % (release.instance, release.id),
+        "before": "".join("# %s\n%s" % (name, before[name]) for name in shown if name in before),
+        "after": "".join("# %s\n%s" % (name, release.files()[name]) for name in shown),
+    }
+
+
+def _run(runner: Runner, argv: t.Sequence[str], what: str) -> None:
+    done = runner(argv, timeout=60)
+    if done.rc != 0:
+        raise FindingError(
+            Finding(
+                "release.systemd",
+                ERROR,
+                what,
+                "%s ended with %d" % (argv[0], done.rc),
+                evidence=(done.stderr or done.stdout).strip(),
+                fix="run %s on the host and mend what it says" % " ".join(argv),
+            )
+        )
+
+
+def _user(layout: Layout, instance: str, runner: Runner) -> bool:
+    path = releases.SYSUSERS / ("specdec-%s.conf" % instance)
+    wanted = releases.sysusers(layout, instance)
+    try:
+        pwd.getpwnam(user_name(instance))
+        if path.read_text(encoding="utf-8") == wanted:
+            return False
+    except (KeyError, OSError):
+        pass
+    path.parent.mkdir(parents=True, exist_ok=True)
+    releases.write_durably(path, wanted)
+    _run(runner, ["systemd-sysusers", str(path)], "user %s" % user_name(instance))
+    return True
+
+
+def _state(layout: Layout, instance: str, environment: str) -> bool:
+    account = pwd.getpwnam(user_name(instance))
+    directory = layout.instance_state(instance, environment)
+    layout.state.mkdir(mode=0o755, parents=True, exist_ok=True)
+    changed = False
+    for path in (directory.parent, directory):
+        if not path.is_dir():
+            path.mkdir(mode=0o750)
+            os.chown(path, account.pw_uid, account.pw_gid)
+            changed = True
+    return changed
+
+
+def _secret(layout: Layout, instance: str, name: str, version: str, values: t.Mapping[str, str]) -> bool:
+    if releases.secret_path(layout, instance, version).exists():
+        return False
+    if name not in values:
+        raise FindingError(
+            Finding(
+                "release.secret",
+                ERROR,
+                "%s of instance %s" % (name, instance),
+                "its value is not there",
+                expected="a value for version %s" % version,
+                fix="set %s of the instance in the inventory" % name,
+            )
+        )
+    releases.store_secret(layout, instance, version, values[name])
+    return True
+
+
+def _recovery(root: str, runner: Runner) -> bool:
+    path = Path(UNITS) / RECOVER_UNIT
+    wanted = units.recover_unit(root).text()
+    if path.exists() and path.read_text(encoding="utf-8") == wanted:
+        return False
+    releases.write_durably(path, wanted)
+    _run(runner, ["systemctl", "enable", RECOVER_UNIT], RECOVER_UNIT)
+    return True

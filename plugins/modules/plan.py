@@ -1,0 +1,108 @@
+#!/usr/bin/python
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: plan
+short_description: Plan what a deploy would do to a host
+description:
+  - Checks the variables, reads the state of the host in one call, and says which environments, models and releases are to be made
+    and which instances are to be switched. Decides on the controller; changes nothing.
+  - Fails with every finding that forbids the deploy, before anything is changed.
+version_added: 0.1.0
+author: specdec.serving contributors (@specdec)
+options:
+  root:
+    description: Directory on the host that holds everything.
+    type: str
+    default: /opt/specdec
+  pins_dir:
+    description: Directory on the controller that holds locks and overlay bundles.
+    type: str
+    required: true
+  instances:
+    description: The servers of the host.
+    type: raw
+    default: []
+  instance_defaults:
+    description: Options that hold for every instance that does not say otherwise.
+    type: raw
+    default: {}
+  pins:
+    description: Versions that differ from the stack's, by package.
+    type: raw
+    default: {}
+  extra_packages:
+    description: Requirements installed besides the engine's own.
+    type: raw
+    default: []
+  wheel_directories:
+    description: Directories on the controller that hold wheels.
+    type: raw
+    default: []
+  exclude_newer:
+    description: Date after which releases of the index are not looked at while locking.
+    type: str
+    default: ""
+  why:
+    description: The reason that the history keeps.
+    type: str
+    default: ""
+  state:
+    description: The state of the host where it is known already; read from the host otherwise.
+    type: dict
+attributes:
+  check_mode:
+    support: full
+    description: Never changes anything.
+  diff_mode:
+    support: none
+    description: The plan itself says what differs.
+"""
+
+EXAMPLES = r"""
+- name: Plan
+  specdec.serving.plan:
+    pins_dir: "{{ inventory_dir }}/pins"
+    instances: "{{ specdec_instances }}"
+  register: plan
+"""
+
+RETURN = r"""
+stages:
+  description: The roles that have work to do.
+  returned: success
+  type: list
+  elements: str
+missing_pins:
+  description: Locks and overlays that the pins directory lacks; the plan is not complete while there are any.
+  returned: success
+  type: list
+  elements: dict
+environments:
+  description: Environments of the host's instances, each with the job that builds it.
+  returned: success
+  type: list
+  elements: dict
+releases:
+  description: Releases of the host's instances, each with the jobs that prove it and switch to it.
+  returned: success
+  type: list
+  elements: dict
+artifacts:
+  description: What the controller sends, by kind.
+  returned: success
+  type: dict
+values:
+  description: Each value of the instances' configuration and where it comes from.
+  returned: success
+  type: list
+  elements: dict
+state:
+  description: The state of the host.
+  returned: success
+  type: dict
+"""

@@ -1,0 +1,95 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a user may write, and what is said when it is wrong."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.specdec.serving.plugins.module_utils import schema
+
+GOOD: dict[str, t.Any] = {
+    "name": "main",
+    "engine": {"name": "sglang", "version": "0.5.23", "lane": "cpu"},
+    "model": {"path": "/srv/model"},
+    "speculative": {"algorithm": "NGRAM", "num_draft_tokens": 5},
+    "port": 30000,
+}
+
+
+def check(*wanted: t.Any, defaults: t.Any = None) -> tuple[list[dict[str, t.Any]], list[t.Any]]:
+    return schema.instances("ct200", list(wanted), {} if defaults is None else defaults)
+
+
+def only(*wanted: t.Any, defaults: t.Any = None) -> t.Any:
+    merged, findings = check(*wanted, defaults=defaults)
+    assert merged == []
+    assert len(findings) == 1, [one.text() for one in findings]
+    return findings[0]
+
+
+def test_a_good_instance_has_no_finding_and_its_defaults() -> None:
+    merged, findings = check({"name": "main"}, defaults={k: v for k, v in GOOD.items() if k != "name"})
+    assert findings == []
+    assert merged == [GOOD]
+
+
+def test_mappings_merge_and_lists_replace() -> None:
+    assert schema.merge({"a": {"x": 1, "y": 2}, "l": [1]}, {"a": {"y": 3}, "l": [2]}) == {"a": {"x": 1, "y": 3}, "l": [2]}
+
+
+@pytest.mark.parametrize(
+    ("change", "subject", "expected", "fix"),
+    [
+        ({"engine": {"name": "sglangg"}}, "specdec_instances[main].engine.name on ct200", "sglang, vllm", "use one of: sglang, vllm"),
+        ({"port": "30000"}, "specdec_instances[main].port on ct200", "a whole number", "give specdec_instances[main].port as a whole number"),
+        ({"port": True}, "specdec_instances[main].port on ct200", "a whole number", "give specdec_instances[main].port as a whole number"),
+        ({"port": 70000}, "specdec_instances[main].port on ct200", "1 to 65535", "use a value of 1 to 65535"),
+        ({"tensor_paralel": 8}, "specdec_instances[main].tensor_paralel on ct200", "tensor_parallel", "write tensor_parallel; known are: "),
+        ({"model": {"path": "srv/model"}}, "specdec_instances[main].model.path on ct200", "an absolute path on the host", "give "),
+        ({"model": {}}, "specdec_instances[main].model on ct200", "one of repo, path, directory", "set exactly one of"),
+        ({"model": {"repo": "org/name"}}, "specdec_instances[main].model.revision on ct200", "a commit", "name the commit to serve"),
+        ({"name": "Main"}, "specdec_instances[Main].name on ct200", "lower-case letters", "give "),
+        ({"host": "0.0.0.0"}, "specdec_instances[main].api_key on ct200", "16 characters", "set specdec_instances[main].api_key"),
+        ({"api_key": "short"}, "specdec_instances[main].api_key on ct200", "16 or more", "use a longer random key"),
+        ({"overlays": [{"referenc": "ct129"}]}, "specdec_instances[main].overlays[0].referenc on ct200", "reference", "write reference; known are"),
+    ],
+)
+def test_one_thing_wrong_names_variable_host_and_way_out(change: dict[str, t.Any], subject: str, expected: str, fix: str) -> None:
+    findings = check({**GOOD, **change})[1]
+    finding = next(one for one in findings if one.subject == subject)
+    assert finding.verdict == "error"
+    assert expected in finding.expected
+    assert fix in finding.fix
+
+
+def test_a_key_is_never_repeated_in_a_message() -> None:
+    assert "tiny-secret" not in only({**GOOD, "api_key": "tiny-secret"}).text()
+
+
+def test_what_must_be_there_is_named() -> None:
+    without = {k: v for k, v in GOOD.items() if k != "model"}
+    assert only(without).subject == "specdec_instances[main].model on ct200"
+
+
+def test_a_list_is_wanted() -> None:
+    merged, findings = schema.instances("ct200", {"name": "main"}, {})
+    assert merged == []
+    assert [one.subject for one in findings] == ["specdec_instances on ct200"]
+    assert findings[0].expected == "a list"
+
+
+def test_two_instances_share_neither_name_nor_port() -> None:
+    assert only(GOOD, {**GOOD, "port": 30001}).subject == "specdec_instances[main].name on ct200"
+    assert only(GOOD, {**GOOD, "name": "other"}).subject == "specdec_instances[other].port on ct200"
+
+
+def test_a_misspelt_variable_is_told_the_nearest_name() -> None:
+    findings = schema.check_names("ct200", ["specdec_instnaces", "specdec_root", "specdec_demo_state", "other"])
+    assert [(one.subject, one.fix.partition(";")[0]) for one in findings] == [("specdec_instnaces on ct200", "write specdec_instances")]
+
+
+def test_secrets_are_taken_out_by_instance() -> None:
+    assert schema.secrets([{**GOOD, "api_key": "k" * 20}, {**GOOD, "name": "open"}]) == {"main": {"api_key": "k" * 20}}
