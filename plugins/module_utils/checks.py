@@ -1,0 +1,404 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The job *prove*: everything that can be known of a release before what serves is touched.
+
+Each group gathers its evidence and hands it to pure functions; :data:`CHECKS` names every verdict
+that may come out, so that it can be documented and switched off by its id.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import json
+import os
+import re
+import time
+import traceback
+import typing as t
+from pathlib import Path
+
+from . import apinames, gates, parity, probes, records, releases, units
+from .findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding, FindingError
+from .layout import MARKER, Layout, unit_name
+from .runners import Progress, Runner
+
+SHM = Path("/dev/shm")
+
+#: Highest exposure (systemd-analyze security, 0 to 10) of a unit in the strict sandbox.
+EXPOSURE = 1.5
+
+#: Bytes that must be free for compiled kernels and other caches of an instance.
+FREE_DISK = 512 << 20
+
+#: Bytes of shared memory for each rank of the engine.
+FREE_SHM = 32 << 20
+
+#: The engines' options for the number of ranks.
+_RANKS = ("tp-size", "tensor-parallel-size")
+
+_REBUILD = "Build the environment again; nothing inside it is repaired in place."
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One verdict that prove may give: its id, the group that gives it, and what it says in one line."""
+
+    id: str
+    group: str
+    text: str
+
+
+CHECKS = (
+    Check("environment.complete", "files", "The environment of the release is built and its papers can be read."),
+    Check("lock.satisfied", "lock", "Exactly the packages of the lock are installed, at exactly its versions."),
+    Check("lock.engine-version", "lock", "The engine is of the version that was asked for."),
+    Check("record.changed", "record", "Every installed file has the content that its RECORD, or the overlay, gives it."),
+    Check("record.missing", "record", "Every file that a RECORD or the overlay names is there."),
+    Check("record.foreign", "record", "No file lies among the packages that neither a RECORD nor the overlay names."),
+    Check("record.doubly-owned", "record", "No file is installed by two packages with different content."),
+    Check("record.outside", "record", "No RECORD names a file outside the environment."),
+    Check("record.unreadable", "record", "Every package has a RECORD."),
+    Check("parity.flashinfer", "parity", "All parts of flashinfer have one version, and torch's CUDA."),
+    Check("parity.kernel", "parity", "The engine's kernel package is installed under exactly one of its names."),
+    Check("parity.torch-labels", "parity", "What says for which CUDA it was built, was built for torch's."),
+    Check("parity.cuda-major", "parity", "The CUDA libraries from packages have torch's CUDA major version."),
+    Check("api.missing-name", "api", "Every name that the engine's source takes from flashinfer and the kernel package exists there."),
+    Check("unit.verify", "unit", "systemd reads the unit without complaint."),
+    Check("unit.sandbox", "unit", "The unit's exposure, as systemd counts it, is low."),
+    Check("unit.secret", "unit", "No secret stands in the unit's command line or environment."),
+    Check("unit.start-limit", "unit", "A crash at start does not repeat without end."),
+    Check("unit.kill-mode", "unit", "A stop ends the engine in order and leaves no worker behind."),
+    Check("unit.stop-timeout", "unit", "A stop ends in bounded time."),
+    Check("unit.open-files", "unit", "The service may open enough files."),
+    Check("unit.caches", "unit", "HOME and every cache lie where the service may write."),
+    Check("unit.path", "unit", "The environment's programs are found first."),
+    Check("unit.bypass", "unit", "No variable switches a version check off."),
+    Check("unit.user", "unit", "The service has a user of its own."),
+    Check("host.port", "host", "The port is free, or the instance's own."),
+    Check("host.disk", "host", "There is room for the instance's caches."),
+    Check("host.shm", "host", "There is shared memory for the engine's ranks."),
+    Check("host.model-readable", "probe", "The service user can read every file of the models in its sandbox."),
+    Check("import.sandbox", "probe", "The unit's user and sandbox can be set up on this host."),
+    Check("import.engine", "probe", "The engine can be imported."),
+    Check("import.torch", "probe", "torch can be imported."),
+    Check("import.kernel", "probe", "The kernel package can be imported."),
+    Check("import.flashinfer", "probe", "flashinfer can be imported."),
+    Check("import.plugins", "probe", "The engine's plugins can be loaded."),
+    Check("import.outside", "probe", "What is imported comes from the environment."),
+    Check("import.died", "probe", "No import ends the process."),
+    Check("import.hang", "probe", "Imports and the dry run come to an end in time."),
+    Check("import.stray", "probe", "No import leaves a process behind."),
+    Check("algorithm.recognised", "probe", "The engine knows the speculative algorithm."),
+    Check("arguments.accepted", "probe", "The engine reads, resolves and accepts its arguments."),
+    Check("prove.completed", "prove", "Every group of checks ran to its end."),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """What is proven, as read from the host's disk.
+
+    :param installed: version by normalised name of distribution.
+    :param overlay: manifests of the applied overlays, in order.
+    """
+
+    layout: Layout
+    release: releases.Release
+    wanted: t.Mapping[str, str]
+    site_packages: Path
+    lock: str
+    overlay: t.Sequence[t.Mapping[str, t.Any]]
+    distributions: t.Sequence[records.Distribution]
+
+    @property
+    def facts(self) -> dict[str, t.Any]:
+        """Content of release.json."""
+        return self.release.facts
+
+    @property
+    def installed(self) -> dict[str, str]:
+        """Version by normalised name of distribution."""
+        return {dist.name: dist.version for dist in self.distributions}
+
+    @property
+    def unit(self) -> units.Unit:
+        """The release's unit."""
+        return units.parse(unit_name(self.release.instance), self.release.unit)
+
+    @property
+    def overlaid(self) -> dict[str, t.Optional[str]]:
+        """What the overlays did: path → sha256, or None for a file they took away."""
+        return {entry["path"]: entry["result"] for manifest in self.overlay for entry in manifest["files"]}
+
+    def lacks(self, part: str, distributions: t.Iterable[str]) -> bool:
+        """Whether the lane has no such part, and none of its distributions is installed."""
+        return part in self.facts["dry_run"]["lacks"] and not any(name in self.installed for name in distributions)
+
+
+def prove(spec: t.Mapping[str, t.Any], runner: Runner, progress: Progress, proc: Path = gates.PROC, shm: Path = SHM) -> dict[str, t.Any]:
+    """Judge a release that is on the disk; nothing is changed.
+
+    :param spec: root, instance, release, wanted {engine, version}; and where given ``skip``, ids of checks to leave out, and
+        ``deadline``, seconds for the imports and the dry run.
+    :return: findings (as dictionaries), timings (seconds by group and by stage of the probe), skipped (ids).
+    """
+    skip = set(spec.get("skip", ()))
+    found: list[Finding] = []
+    timings: dict[str, float] = {}
+    unknown = sorted(skip - {check.id for check in CHECKS})
+    if unknown:
+        fix = "Write the id as the documentation of the checks does."
+        found.append(Finding("prove.completed", WARNING, ", ".join(unknown), "no check has this id, so none is left out", fix=fix))
+    try:
+        subject = load(spec)
+    except FindingError as error:
+        return _result([*found, error.finding], timings, skip)
+    found.append(Finding("environment.complete", OK, subject.facts["environment"], "built, and its papers can be read"))
+
+    def probe() -> list[Finding]:
+        return _probe(subject, runner, progress, spec.get("deadline", probes.DEADLINE), timings)
+
+    groups: dict[str, t.Callable[[], list[Finding]]] = {
+        "lock": lambda: lock_findings(subject),
+        "parity": lambda: parity_findings(subject),
+        "unit": lambda: unit_findings(subject, runner),
+        "host": lambda: host_findings(subject, proc, shm),
+        "record": lambda: record_findings(subject),
+        "api": lambda: api_findings(subject),
+    }
+    active = {check.group for check in CHECKS if check.id not in skip}
+    # The probe mostly waits for the disk and has its own process: the files are read meanwhile.
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        running = pool.submit(_timed, "probe", probe, timings) if "probe" in active else None
+        for name, group in groups.items():
+            if name in active:
+                progress("prove", "checking %s" % name)
+                found += _timed(name, group, timings)
+        if running:
+            found += running.result()
+    found.append(Finding("prove.completed", OK, "prove", "every group of checks ran"))
+    return _result(found, timings, skip)
+
+
+def load(spec: t.Mapping[str, t.Any]) -> Subject:
+    """Read release and environment; raises FindingError when one of them is not there, or not whole."""
+    layout = Layout(spec["root"])
+    release = releases.load(layout, spec["instance"], spec["release"])
+    environment = layout.environment(release.facts["environment"])
+    try:
+        (environment / MARKER).stat()
+        json.loads((environment / "environment.json").read_text(encoding="utf-8"))
+        lock = (environment / "lock.txt").read_text(encoding="utf-8")
+        overlay = json.loads((environment / "overlay.json").read_text(encoding="utf-8"))
+        site_packages = next((environment / "venv" / "lib").glob("python3*/site-packages"), environment / "venv")
+        distributions = records.distributions(site_packages)
+    except (OSError, ValueError) as error:
+        message = "the environment is not built, or not whole"
+        finding = Finding("environment.complete", ERROR, str(environment), message, str(error), "a complete environment", fix=_REBUILD)
+        raise FindingError(finding) from error
+    return Subject(layout, release, spec["wanted"], site_packages, lock, overlay, distributions)
+
+
+def _result(found: t.Iterable[Finding], timings: t.Mapping[str, float], skip: t.Collection[str]) -> dict[str, t.Any]:
+    return {"findings": [one.as_dict() for one in found if one.id not in skip], "timings": dict(timings), "skipped": sorted(skip)}
+
+
+def _timed(name: str, group: t.Callable[[], list[Finding]], timings: dict[str, float]) -> list[Finding]:
+    """Run one group; what it raises is a finding, for the other groups still have something to say."""
+    started = time.monotonic()
+    try:
+        return group()
+    except Exception as error:
+        fix = "Report this with the evidence; until then, the checks of this group can be left out by their ids."
+        evidence = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-4:])
+        return [Finding("prove.completed", COULD_NOT_CHECK, name, "this group of checks failed itself", evidence=evidence, fix=fix)]
+    finally:
+        timings[name] = round(time.monotonic() - started, 3)
+
+
+# The lock
+
+
+def locked(text: str) -> dict[str, str]:
+    """Version by normalised name in the text of a lock (requirements with hashes, one ``name==version`` each)."""
+    rows = re.findall(r"^([A-Za-z0-9][\w.-]*)(?:\[[^]]*\])?\s*==\s*([^\s;\\]+)", text, re.MULTILINE)
+    return {records.normalized(name): version for name, version in rows}
+
+
+def lock_findings(subject: Subject) -> list[Finding]:
+    """``lock.satisfied`` and ``lock.engine-version``."""
+    return [
+        lock_satisfied(locked(subject.lock), subject.installed),
+        engine_version(subject.facts["dry_run"]["package"], subject.wanted, subject.installed),
+    ]
+
+
+def lock_satisfied(wanted: t.Mapping[str, str], installed: t.Mapping[str, str]) -> Finding:
+    """Installed is what is locked: nothing else, nothing less, no other version."""
+    if not wanted:
+        return Finding("lock.satisfied", COULD_NOT_CHECK, "lock", "the lock names no package", fix=_REBUILD)
+    lines = ["%s %s is not installed" % (name, wanted[name]) for name in sorted(set(wanted) - set(installed))]
+    lines += ["%s %s is not in the lock" % (name, installed[name]) for name in sorted(set(installed) - set(wanted))]
+    lines += [
+        "%s %s instead of %s" % (name, installed[name], version)
+        for name, version in sorted(wanted.items())
+        if name in installed and not _same_version(installed[name], version)
+    ]
+    if not lines:
+        return Finding("lock.satisfied", OK, "lock", "exactly the %d locked packages are installed" % len(wanted))
+    return Finding(
+        "lock.satisfied",
+        ERROR,
+        "lock",
+        "the installed packages are not those of the lock",
+        records.listing(lines),
+        "exactly the lock's packages and versions",
+        "metadata of the installed distributions",
+        "Something was installed into the environment, or removed, after it was built.",
+        _REBUILD,
+    )
+
+
+def engine_version(package: str, wanted: t.Mapping[str, str], installed: t.Mapping[str, str]) -> Finding:
+    """The engine is installed at the version that was asked for; a local label of the installed one does not matter."""
+    version = installed.get(records.normalized(package), "")
+    found = "%s %s" % (package, version or "not installed")
+    expected = "%s %s" % (wanted["engine"], wanted["version"])
+    if version and (_same_version(version, wanted["version"]) or _same_version(parity.public(version), wanted["version"])):
+        return Finding("lock.engine-version", OK, package, "the version that was asked for", found)
+    fix = "Make the lock anew for the wanted version (`specdec_pins_update`) and build again."
+    return Finding("lock.engine-version", ERROR, package, "not the version that was asked for", found, expected, fix=fix)
+
+
+def _same_version(one: str, other: str) -> bool:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(one) == Version(other)
+    except InvalidVersion:
+        return one == other
+
+
+# Files and versions
+
+
+def record_findings(subject: Subject) -> list[Finding]:
+    """``record.*``: the installed files against their RECORDs, the overlays' files against their manifests."""
+    critical = {subject.facts["dry_run"]["package"], "torch", *subject.facts["dry_run"]["kernels"], *parity.FLASHINFER}
+    return records.findings(records.verify(subject.site_packages, subject.distributions, subject.overlaid), critical)
+
+
+def parity_findings(subject: Subject) -> list[Finding]:
+    """``parity.*``."""
+    row = subject.facts["dry_run"]
+    return parity.findings(subject.installed, row["kernels"], row["lacks"], parity.torch_label(subject.site_packages))
+
+
+def api_findings(subject: Subject) -> list[Finding]:
+    """``api.missing-name`` for flashinfer and the kernel package."""
+    row = subject.facts["dry_run"]
+    providers = {"flashinfer": parity.FLASHINFER, "kernel": tuple(row["kernels"])}
+    reference = {name: version for manifest in subject.overlay for name, version in manifest.get("reference_versions", {}).items()}
+    found: list[Finding] = []
+    for part, module in row["imports"]:
+        if part in providers:
+            names = [(name, reference[name]) for name in providers[part] if name in reference]
+            found += apinames.check(
+                subject.site_packages / row["package"],
+                subject.site_packages,
+                module,
+                subject.lacks(part, providers[part]),
+                names[0] if names else None,
+                subject.overlaid,
+            )
+    return found
+
+
+# The unit
+
+
+def unit_findings(subject: Subject, runner: Runner) -> list[Finding]:
+    """``unit.*``: systemd's opinion and our own."""
+    name = unit_name(subject.release.instance)
+    path = str(subject.layout.release(subject.release.instance, subject.release.id) / name)
+    verified = runner(["systemd-analyze", "verify", path], timeout=60)
+    security = runner(["systemd-analyze", "security", "--offline=true", "--no-pager", path], timeout=60)
+    return [unit_verified(name, verified.rc, verified.stderr), unit_exposure(name, security.stdout), *units.lint(subject.unit)]
+
+
+def unit_verified(name: str, rc: int, stderr: str) -> Finding:
+    """``unit.verify``: what systemd says of this unit; what it says of others is not the release's matter."""
+    said = [line for line in stderr.splitlines() if name in line]
+    fix = "Correct the option of the instance that leads to this line; a directive that this systemd does not know is not in force."
+    if rc == 127:
+        return Finding("unit.verify", COULD_NOT_CHECK, name, "systemd-analyze is not there", fix="Install systemd's tools.")
+    if said or rc:
+        evidence = "\n".join(said) or stderr.strip()
+        return Finding("unit.verify", ERROR if rc else WARNING, name, "systemd complains about the unit", evidence=evidence, fix=fix)
+    return Finding("unit.verify", OK, name, "systemd reads the unit without complaint")
+
+
+def unit_exposure(name: str, stdout: str) -> Finding:
+    """``unit.sandbox``: the exposure level in the output of ``systemd-analyze security --offline``."""
+    match = re.search(r"exposure level for \S+: ([\d.]+)", stdout)
+    if not match:
+        return Finding("unit.sandbox", NOT_APPLICABLE, name, "this systemd judges no unit that is not loaded")
+    found = "exposure %s of 10" % match.group(1)
+    expected = "%s or less" % EXPOSURE
+    if float(match.group(1)) <= EXPOSURE:
+        return Finding("unit.sandbox", OK, name, "the sandbox is strict", found, expected)
+    fix = "Use the strict sandbox where the host allows namespaces; with GPUs or in a container this is the documented level."
+    return Finding("unit.sandbox", WARNING, name, "the sandbox is not strict", found, expected, "systemd-analyze security", fix=fix)
+
+
+# The host
+
+
+def host_findings(subject: Subject, proc: Path, shm: Path) -> list[Finding]:
+    """``host.port``, ``host.disk``, ``host.shm``."""
+    facts = subject.facts
+    ranks = max([int(subject.release.config.get(name) or 1) for name in _RANKS])
+    state = subject.layout.instance_state(facts["instance"], facts["environment"])
+    return [
+        port_free(facts["port"], unit_name(facts["instance"]), gates.listeners(facts["port"], proc)),
+        room("host.disk", state, FREE_DISK, "remove environments and caches that are not used (`specdec status` names them)"),
+        room("host.shm", shm, FREE_SHM * ranks, "give the host or container a larger /dev/shm, or remove what dead processes left there"),
+    ]
+
+
+def port_free(port: int, unit: str, listeners: t.Sequence[gates.Listener]) -> Finding:
+    """``host.port``: nobody listens, or only the instance's own unit."""
+    subject = "port %d" % port
+    foreign = [one for one in listeners if not one.of(unit)]
+    if foreign:
+        fix = "Stop that process, or give the instance another port."
+        found = ", ".join(one.text() for one in foreign)
+        return Finding("host.port", ERROR, subject, "the port belongs to somebody else", found, "free, or of %s" % unit, "/proc", fix=fix)
+    return Finding("host.port", OK, subject, "the instance's own service listens" if listeners else "free")
+
+
+def room(check: str, path: Path, needed: int, fix: str) -> Finding:
+    """Free space of the file system that holds ``path``, or of its nearest parent that is there."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    try:
+        stat = os.statvfs(path)
+    except OSError as error:
+        return Finding(check, COULD_NOT_CHECK, str(path), "the file system cannot be asked", str(error), fix="Make the path readable.")
+    free = stat.f_bavail * stat.f_frsize
+    found, expected = "%d MiB free" % (free >> 20), "%d MiB" % (needed >> 20)
+    if free < needed:
+        return Finding(check, ERROR, str(path), "too little space is free", found, expected, fix=fix[0].upper() + fix[1:] + ".")
+    return Finding(check, OK, str(path), "enough space is free", found, expected)
+
+
+# The probe
+
+
+def _probe(subject: Subject, runner: Runner, progress: Progress, deadline: float, timings: dict[str, float]) -> list[Finding]:
+    report = probes.run(subject.facts, subject.unit, runner, progress, subject.layout, subject.release.config, deadline)
+    for stage, line in report.stages.items():
+        timings["probe.%s" % stage] = line["seconds"]
+    return probes.findings(report, subject.facts, subject.layout)

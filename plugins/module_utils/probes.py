@@ -1,0 +1,361 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The import chain and the argument dry run, the way the service will run them.
+
+:func:`dry_run` chooses on the controller what is asked of the engine (a row of data/engines.yml that
+travels in release.json); :func:`run` starts stages.py on the host in a transient unit with the
+service's user, sandbox and environment; :func:`findings` judges what it reported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pkgutil
+import re
+import signal
+import typing as t
+from pathlib import Path
+
+from .findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding
+from .layout import Layout
+from .runners import Completed, Progress, Runner
+from .units import Unit
+
+#: Seconds for all stages together; the first import from a cold disk takes a minute.
+DEADLINE = 300
+
+#: In place of every secret.
+DUMMY = "dry-run-in-place-of-a-secret"
+
+#: Check id by stage.
+CHECK_OF_STAGE = {
+    "models": "host.model-readable",
+    "engine": "import.engine",
+    "torch": "import.torch",
+    "kernel": "import.kernel",
+    "flashinfer": "import.flashinfer",
+    "plugins": "import.plugins",
+    "algorithm": "algorithm.recognised",
+    "arguments": "arguments.accepted",
+}
+
+_GOOD = {
+    "models": "the service user can read every file of the models",
+    "engine": "imported from the environment",
+    "torch": "imported from the environment",
+    "kernel": "imported from the environment",
+    "flashinfer": "imported from the environment",
+    "plugins": "the engine's plugins are loaded",
+    "algorithm": "the engine recognises the algorithm",
+    "arguments": "the engine reads, resolves and accepts its arguments",
+}
+_BAD = {
+    "models": "the service user cannot read the models' files",
+    "plugins": "a plugin of the engine fails",
+    "algorithm": "the engine does not recognise the algorithm",
+    "arguments": "the engine refuses its arguments",
+}
+_FIX_OF_STAGE = {
+    "models": "Put the model below the model store, or give files and directories read rights; the sandbox hides /home and /root.",
+    "arguments": "Correct the option of the instance that the message names.",
+}
+
+_TAIL = 3000
+_REBUILD = "See the findings on versions and names; change the pins (`specdec_pins`) or the overlay and build again."
+
+#: Raised while something else is looked for; where the next exception came about by them, they are not the cause.
+_LOOKUPS = frozenset(("KeyError", "AttributeError", "IndexError", "StopIteration"))
+
+#: Why systemd could not start a process, by its exit status (systemd.exec(5), "Process exit codes").
+_NOT_STARTED = {
+    200: ("the working directory cannot be entered (200/CHDIR)", "Deploy again: the state directory of the instance is made then."),
+    203: ("the environment's Python cannot be executed (203/EXEC)", "Build the environment again."),
+    217: ("the service user does not exist (217/USER)", "Deploy again: the user is made before a release is proven."),
+    226: (
+        "the sandbox cannot be set up here (226/NAMESPACE)",
+        "In a container, allow nesting; or choose the documented lower level with `service: {sandbox: container}`.",
+    ),
+    228: ("the system call filter cannot be set up (228/SECCOMP)", "Give the host a kernel with seccomp."),
+}
+
+#: What a known message means: pattern, cause, way out.
+_KNOWN = (
+    (
+        r"flashinfer-[a-z-]+ version \(.*does not match flashinfer version",
+        "The parts of flashinfer have different versions.",
+        "Pin flashinfer (`specdec_pins: {flashinfer: VERSION}` moves all its parts) and build again.",
+    ),
+    (
+        r"undefined symbol",
+        "A compiled package was built against another version of torch or CUDA.",
+        "Take the package that was built for the installed torch, from the lane's index, and build again.",
+    ),
+    (
+        r"lib[\w.+-]+\.so[\w.]*: cannot open shared object file",
+        "A library is missing, or its directory is not where the loader looks.",
+        "Deploy with the library directories of the environment; if the library has another CUDA major version, change the lane.",
+    ),
+    (
+        r"cannot import name|has no attribute",
+        "The code was written for another version of the package it takes the name from.",
+        "Pin the package to the version that the engine or the overlay was written for, and build again.",
+    ),
+    (r"No module named", "A package is not installed in the environment.", "Add it (`specdec_extra_packages`) and build again."),
+    (
+        r"Unknown speculative algorithm",
+        "The engine's source does not know the algorithm.",
+        "Correct `speculative.algorithm`, or give the instance the overlay that brings it (`overlays: [{reference: HOST}]`).",
+    ),
+    (
+        r"Permission denied|Read-only file system",
+        "The service user may not read or write there in the unit's sandbox.",
+        "Point the variable or option that names this path below the instance's state directory, or make it readable.",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What the probe said.
+
+    :param stages: stage → its line (stages.py).
+    :param begun: the last stage that was begun, if any.
+    :param end: how the worker ended; None when the probe itself was ended or never ran.
+    :param rc: exit status of the transient unit.
+    :param stderr: the last output of engine and systemd-run.
+    """
+
+    stages: t.Mapping[str, t.Mapping[str, t.Any]]
+    begun: str
+    end: t.Optional[t.Mapping[str, t.Any]]
+    rc: int
+    stderr: str
+
+
+def dry_run(engine: t.Mapping[str, t.Any], version: str, lacks: t.Collection[str] = ()) -> dict[str, t.Any]:
+    """What release.json carries under ``dry_run``: the row for an engine's version, and the parts to import.
+
+    :param engine: one engine of data/engines.yml.
+    :param lacks: what the stack's lane does not have (parity.PARTS).
+    :return: kind (``argv`` or ``none``), package, kernels, lacks, imports [[part, module]…], and for ``argv`` plugins,
+        recognise, parse (``module:name``; plugins may be empty), then (methods), algorithm_option, aliases.
+    """
+    from packaging.specifiers import SpecifierSet
+
+    row: t.Mapping[str, t.Any] = next(
+        (row for row in engine.get("dry_run", ()) if SpecifierSet(row["versions"]).contains(version, prereleases=True)), {"kind": "none"}
+    )
+    kernel = [["kernel", row["kernel_module"]]] if row.get("kernel_module") else []
+    return {
+        **{key: value for key, value in row.items() if key not in ("versions", "kernel_module")},
+        "package": engine["package"],
+        "kernels": list(engine["kernel_packages"]),
+        "lacks": sorted(lacks),
+        "imports": [["engine", engine["package"]], ["torch", "torch"], *kernel, ["flashinfer", "flashinfer"]],
+    }
+
+
+def task(release: t.Mapping[str, t.Any], config: t.Mapping[str, t.Any], deadline: float) -> dict[str, t.Any]:
+    """What the probe is told: plain data, without a secret.
+
+    :param release: content of release.json.
+    :param config: content of config.json.
+    """
+    row = release["dry_run"]
+    options = {**config, **{secret["option"]: DUMMY for secret in release["secrets"].values()}}
+    algorithm = options.get(row.get("algorithm_option", "")) or ""
+    return {
+        "models": list(release["models"]),
+        "imports": row["imports"],
+        "plugins": row.get("plugins", ""),
+        "recognise": row.get("recognise", ""),
+        "algorithm": row.get("aliases", {}).get(algorithm, algorithm),
+        "parse": row.get("parse", ""),
+        "then": row.get("then", []),
+        "config_option": release["config_option"],
+        "config": options,
+        "deadline": deadline,
+    }
+
+
+def script(what: t.Mapping[str, t.Any]) -> str:
+    """The program for the environment's Python: stages.py and its task. Works from a zipapp, too."""
+    source = pkgutil.get_data(__package__ or "", "stages.py")
+    if source is None:
+        raise FileNotFoundError("stages.py is not beside probes.py")
+    return "%s\n\nmain(json.loads(%r))\n" % (source.decode(), json.dumps(what))
+
+
+def run(
+    release: t.Mapping[str, t.Any],
+    unit: Unit,
+    runner: Runner,
+    progress: Progress,
+    layout: Layout,
+    config: t.Mapping[str, t.Any],
+    deadline: float = DEADLINE,
+) -> Report:
+    """Run the probe of a release in a transient unit with its unit's user, sandbox and environment.
+
+    :param layout: where the environment lies.
+    :param config: content of the release's config.json.
+    :param deadline: seconds for all stages together.
+    """
+    python = layout.environment(release["environment"]) / "venv" / "bin" / "python"
+    limits = {"RuntimeMaxSec": "%d" % (deadline + 20), "KillMode": "control-group", "TimeoutStopSec": "5"}
+    argv = ["systemd-run", "--wait", "--pipe", "--collect", "--unit=specdec-probe-%s" % release["instance"], *unit.run_properties()]
+    argv += [word for key, value in limits.items() for word in ("-p", "%s=%s" % (key, value))]
+    progress("prove", "importing as %s in the unit's sandbox, at most %d s" % (unit.value("User"), deadline))
+    return read(runner([*argv, str(python), "-"], stdin=script(task(release, config, deadline)), timeout=deadline + 60))
+
+
+def read(completed: Completed) -> Report:
+    """The report in a finished probe's output; lines that are none are left out."""
+    stages: dict[str, t.Mapping[str, t.Any]] = {}
+    begun = ""
+    end = None
+    for text in completed.stdout.splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if not isinstance(line, dict):
+            continue
+        begun = line.get("begin", begun)
+        end = line.get("end", end)
+        if "stage" in line:
+            stages[line["stage"]] = line
+    return Report(stages, begun, end, completed.rc, completed.stderr[-_TAIL:])
+
+
+def deepest(links: t.Sequence[t.Mapping[str, t.Any]]) -> t.Mapping[str, t.Any]:
+    """The exception to show first, of a chain from outermost to innermost.
+
+    That is the innermost one, but not a failed look-up that the next exception was raised beside: there
+    the next one says what is wrong.
+    """
+    best = links[0]
+    for outer, inner in zip(links, links[1:]):
+        if not outer.get("explicit") and inner["type"] in _LOOKUPS:
+            continue
+        best = inner
+    return best
+
+
+def findings(report: Report, release: t.Mapping[str, t.Any], layout: Layout) -> list[Finding]:
+    """The verdict of every stage, and on how the probe ended; a stage that nothing is known of is *could not check*."""
+    lacks = release["dry_run"]["lacks"]
+    causes: dict[t.Any, list[str]] = {}
+    found: list[Finding] = []
+    for name, line in report.stages.items():
+        if line["ok"]:
+            found.append(_passed(name, line, layout.environment(release["environment"])))
+        elif line.get("absent") and name in lacks:
+            found.append(Finding(CHECK_OF_STAGE[name], NOT_APPLICABLE, name, "this lane has no %s, and none is installed" % name))
+        else:
+            # Stages that fail by the same exception have one cause, and the last of them lies nearest to it.
+            root = deepest(line["error"])
+            causes.setdefault((root["type"], root["message"], root["where"]), []).append(name)
+    found += [_broken(names, report.stages[names[-1]]["error"]) for names in causes.values()]
+    found += _ended(report)
+    return found + _unknown(report, release)
+
+
+def explain(text: str) -> tuple[str, str]:
+    """Cause and way out of an exception's ``type: message``; the cause is empty where it is not known."""
+    for pattern, cause, fix in _KNOWN:
+        if re.search(pattern, text):
+            return cause, fix
+    return "", _REBUILD
+
+
+def _passed(name: str, line: t.Mapping[str, t.Any], environment: Path) -> Finding:
+    found = " ".join(word for word in (line.get("version"), line.get("found")) if word)
+    if "file" in line and not line["file"].startswith("%s/" % environment):
+        return Finding(
+            "import.outside",
+            ERROR,
+            name,
+            "the import does not come from the environment",
+            line["file"] or "a directory without code (a namespace package)",
+            "a file below %s" % environment,
+            "__file__ of the imported module",
+            "PYTHONPATH, the working directory or a user's site directory holds another copy.",
+            "Remove the copy, or the variable that leads to it, and deploy again.",
+        )
+    evidence = ", ".join(word for word in (line.get("file"), "%.1f s" % line["seconds"]) if word)
+    return Finding(CHECK_OF_STAGE[name], OK, name, _GOOD[name], found, evidence=evidence)
+
+
+def _broken(names: t.Sequence[str], links: t.Sequence[t.Mapping[str, t.Any]]) -> Finding:
+    stage = names[-1]
+    root = deepest(links)
+    text = "%s: %s" % (root["type"], root["message"])
+    cause, fix = explain(text)
+    if not cause:
+        fix = _FIX_OF_STAGE.get(stage, fix)
+    others = [link for link in links if link is not root]
+    around = ["by way of %s: %s  %s" % (link["type"], link["message"].partition("\n")[0], link["where"]) for link in others]
+    also = ["breaks also: %s" % ", ".join(names[:-1])] if names[:-1] else []
+    return Finding(
+        CHECK_OF_STAGE[stage],
+        ERROR,
+        stage,
+        _BAD.get(stage, "the import fails"),
+        text,
+        _GOOD[stage],
+        "\n".join([line for line in (root["where"], *around, *also) if line]),
+        cause,
+        fix,
+    )
+
+
+def _ended(report: Report) -> list[Finding]:
+    """Findings on a worker that hung, died or left something behind; ``import.sandbox`` on one that never ran."""
+    evidence = report.stderr.strip()
+    if not report.begun:
+        cause, fix = _NOT_STARTED.get(report.rc, ("", "Read the evidence; `systemd-analyze verify` on the release's unit says more."))
+        message = "the probe could not be started with the unit's user and sandbox"
+        return [Finding("import.sandbox", ERROR, "sandbox", message, "exit status %d" % report.rc, "started", evidence, cause, fix)]
+    found = [Finding("import.sandbox", OK, "sandbox", "the unit's user and sandbox can be set up here")]
+    stage = report.begun
+    unfinished = stage not in report.stages
+    end = report.end or {}
+    if end.get("timed_out"):
+        message = "it does not come to an end"
+        fix = "Read in the evidence where it waits: a network address, a lock, a compiler; or give it more time."
+        return [*found, Finding("import.hang", ERROR, stage, message, "still running at the deadline", "an end", evidence, fix=fix)]
+    if not end or end["signal"] or unfinished:
+        how = "the probe was killed from outside"
+        cause = "A limit of the unit or of the host's memory is likely: the supervisor was ended, too."
+        if end:
+            how = "killed by %s" % signal.Signals(end["signal"]).name if end["signal"] else "ended by itself with status %s" % end["status"]
+            cause = "Compiled code crashed." if end["signal"] else "Code ends the process while it is imported."
+        message = "the process dies in this stage"
+        found.append(Finding("import.died", ERROR, stage, message, how, "a stage that returns", evidence, cause, _REBUILD))
+    if end.get("strays"):
+        fix = "Find out which package starts it; it would stay beside the engine."
+        message = "a process is left behind by an import"
+        found.append(Finding("import.stray", WARNING, "probe", message, "\n".join(end["strays"]), "none", fix=fix))
+    return found
+
+
+def _unknown(report: Report, release: t.Mapping[str, t.Any]) -> list[Finding]:
+    """*Could not check* for the stages that were wanted and not reached, *not applicable* for the algorithm of an instance without one."""
+    wanted = ["models", *(part for part, _module in release["dry_run"]["imports"]), "algorithm", "arguments"]
+    if release["dry_run"]["kind"] == "none":
+        why = "how this engine version checks its arguments is not known"
+        fix = "Add a row for the version to `dry_run` in data/engines.yml."
+    else:
+        why, fix = "not reached", "Repair what the other findings on the import name, and check again."
+    found = []
+    for stage in wanted:
+        if stage in report.stages or stage == report.begun:
+            continue
+        if stage == "algorithm" and "arguments" in report.stages:
+            found.append(Finding(CHECK_OF_STAGE[stage], NOT_APPLICABLE, stage, "the arguments name no speculative algorithm"))
+        else:
+            found.append(Finding(CHECK_OF_STAGE[stage], COULD_NOT_CHECK, stage, why, fix=fix))
+    return found
