@@ -1,0 +1,256 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The host program's command line: what a person asks at three in the morning, and what systemd calls."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import os
+import sys
+import time
+import typing as t
+from pathlib import Path
+
+from ansible_collections.specdec.serving.plugins.module_utils import jobs, releases, transactions
+from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, Finding, FindingError, from_dict, worst
+from ansible_collections.specdec.serving.plugins.module_utils.layout import SCHEMA, Layout
+
+from .runner import run
+
+_HISTORY_LINES = 5
+
+
+def main(argv: t.Optional[t.Sequence[str]] = None) -> int:
+    """Run a command; its exit status: 0 done, 1 an error was found, 2 not understood."""
+    options = _parser().parse_args(argv)
+    try:
+        return options.function(options)
+    except FindingError as error:
+        print(error.finding.text(), file=sys.stderr)
+    except jobs.Busy as busy:
+        print("This host is busy: %s. Wait until that has ended." % busy, file=sys.stderr)
+    except jobs.NotStarted as error:
+        print("systemd did not start the job: %s" % error, file=sys.stderr)
+    except PermissionError as error:
+        print("%s. Run this as root: sudo specdec …" % error, file=sys.stderr)
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="specdec", description="Looks after the engines that specdec.serving put on this host.")
+    parser.add_argument("--root", type=Path, default=_own_root(), help="directory that holds everything (default: %(default)s)")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, function: t.Callable[[argparse.Namespace], int], text: t.Optional[str]) -> argparse.ArgumentParser:
+        shown = {"help": text} if text else {}
+        added = commands.add_parser(name, description=text, **shown)
+        added.set_defaults(function=function)
+        return added
+
+    status = command("status", _status, "what each instance runs, since when, and how to go back")
+    status.add_argument("instance", nargs="?")
+    verify = command("verify", _verify, "prove an instance's environment and release again, without touching it")
+    verify.add_argument("instance", nargs="?")
+    back = command("rollback", _rollback, "serve an earlier release again")
+    back.add_argument("instance")
+    back.add_argument("release", nargs="?", help="default: the one that served before")
+    job = command("job", _job, None)
+    job.add_argument("directory", type=Path)
+    recover = command("recover", _recover, None)
+    recover.add_argument("--boot", action="store_true")
+    recover.add_argument("--job", type=Path)
+    return parser
+
+
+def _own_root() -> Path:
+    """The root this program lies under: <root>/bin/specdec."""
+    return Path(sys.argv[0]).resolve().parent.parent
+
+
+# For systemd
+
+
+def _job(options: argparse.Namespace) -> int:
+    return 0 if jobs.run(options.directory, run)["ok"] else 1
+
+
+def _recover(options: argparse.Namespace) -> int:
+    """After a job's end (--job), at boot (--boot), or by hand: take back what is unfinished."""
+    if options.job:
+        return _recover_after(options.job)
+    layout = Layout(options.root)
+    if not options.boot and jobs.alive(jobs.unit_properties(run)):
+        raise jobs.Busy(jobs.unit_properties(run).get("Description"))
+    spec = _spec(options, "recover", "interrupted, found at boot" if options.boot else "by hand")
+    # Starting and gating takes minutes and must not hold up the boot: that is a job of its own.
+    longest = transactions.flip_back(layout, run)
+    if not transactions.interrupted(layout):
+        print("nothing was interrupted")
+        return 0
+    started = jobs.start({**spec, "deadline": longest}, run)
+    return 0 if options.boot else _follow(started["directory"])
+
+
+def _recover_after(directory: Path) -> int:
+    """What ExecStopPost does: nothing, unless the job left a transaction unfinished."""
+    spec = json.loads((directory / "spec.json").read_text(encoding="utf-8"))
+    if not transactions.interrupted(Layout(spec["root"])):
+        return 0
+    progress = jobs.progress_to(directory / "progress.jsonl")
+    result = transactions.recover(spec, run, progress)
+    if not (directory / "result.json").exists():
+        killed = Finding(
+            "job.killed",
+            ERROR,
+            "job %s" % spec["kind"],
+            "was ended before it was done; what served before was brought back",
+            found="result %s, status %s" % (os.environ.get("SERVICE_RESULT", "unknown"), os.environ.get("EXIT_STATUS", "unknown")),
+            cause="somebody stopped it, memory ran out, or it passed its deadline",
+            fix="run the deploy again",
+        )
+        jobs.finish(directory, {**result, "ok": False, "committed": False, "findings": [killed.as_dict(), *result["findings"]]})
+    return 0
+
+
+def _spec(options: argparse.Namespace, kind: str, why: str) -> dict[str, t.Any]:
+    who = os.environ.get("SUDO_USER") or getpass.getuser()
+    return {"schema": SCHEMA, "kind": kind, "root": str(options.root), "who": "%s on the host" % who, "why": why}
+
+
+# For a person
+
+
+def _instances(options: argparse.Namespace) -> list[str]:
+    directory = Layout(options.root).instances
+    known = sorted(path.name for path in directory.iterdir() if path.is_dir()) if directory.is_dir() else []
+    if options.instance is None:
+        return known
+    if options.instance not in known:
+        raise FindingError(
+            Finding(
+                "instance.unknown",
+                ERROR,
+                "instance " + options.instance,
+                "is not on this host",
+                expected=", ".join(known) or "none: nothing was deployed here",
+                fix="name one of these",
+            )
+        )
+    return [options.instance]
+
+
+def _status(options: argparse.Namespace) -> int:
+    layout = Layout(options.root)
+    names = _instances(options)
+    job = jobs.unit_properties(run)
+    if jobs.alive(job):
+        print("at work: %s, since %s\n" % (job.get("Description"), job.get("ActiveEnterTimestamp")))
+    if not names:
+        print("no instance on this host")
+    well = True
+    for name in names:
+        seen = transactions.describe(layout, name, run)
+        print(status_text(seen))
+        well = well and bool(seen["healthy"]) and seen["running"] == seen["release"] and not seen["unfinished"]
+    return 0 if well else 1
+
+
+def status_text(seen: t.Mapping[str, t.Any]) -> str:
+    """One instance (see transactions.describe) as a tired person reads it."""
+    facts, state = seen["facts"], seen["state"]
+    health = {True: "healthy", False: "NOT HEALTHY", None: "not running"}[seen["healthy"]]
+    lines = ["%s: %s" % (seen["instance"], health)]
+
+    def row(label: str, value: t.Any) -> None:
+        if value:
+            lines.append("  %-12s %s" % (label, value))
+
+    row("release", seen["release"] or "none: nothing has served here")
+    if seen["running"] and seen["running"] != seen["release"]:
+        row("BUT RUNS", "%s: restart it: systemctl restart specdec-%s" % (seen["running"], seen["instance"]))
+    if facts:
+        row("engine", "%s %s" % (facts["engine"]["name"], facts["engine"]["version"]))
+        row("environment", facts["environment"])
+        row("listens on", "%s:%s" % (facts["host"], facts["port"]))
+    row("state", "%s (%s) since %s" % (state.get("ActiveState"), state.get("SubState"), state.get("StateChangeTimestamp") or "boot"))
+    row("restarts", state.get("NRestarts") != "0" and state.get("NRestarts"))
+    if seen["problem"]:
+        lines.append(from_dict(seen["problem"]).text())
+    if seen["unfinished"]:
+        unfinished = seen["unfinished"]
+        row("UNFINISHED", "%s to %s, last step: %s" % (unfinished["what"], unfinished["to"], unfinished["step"]))
+    for entry in seen["history"][-_HISTORY_LINES:]:
+        row("history", history_line(entry))
+    row("journal", "journalctl -u specdec-%s -e" % seen["instance"])
+    back = seen["way_back"]
+    row("go back", back and "specdec rollback %s    (to %s)" % (seen["instance"], back[0]))
+    return "\n".join([*lines, ""])
+
+
+def history_line(entry: t.Mapping[str, t.Any]) -> str:
+    """One line of an instance's history."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry["when"]))
+    words = [when, "%s %s → %s: %s" % (entry["what"], entry["from"] or "nothing", entry["to"], entry["verdict"])]
+    if entry.get("acceptance"):
+        words.append("acceptance %.2f" % entry["acceptance"])
+    words += [str(entry[key]) for key in ("reason", "who", "why") if entry.get(key)]
+    return ", ".join(words)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from ansible_collections.specdec.serving.plugins.module_utils import checks
+
+    layout = Layout(options.root)
+    found: list[Finding] = []
+    for name in _instances(options):
+        now = releases.current(layout, name)
+        if now is None:
+            print("%s: nothing has served here" % name)
+            continue
+        facts = releases.load(layout, name, now).facts
+        spec = {**_spec(options, "prove", "verify"), "instance": name, "release": now, "wanted": facts["engine"]}
+        found += [from_dict(finding) for finding in checks.prove(spec, run, _print_progress)["findings"]]
+    for finding in found:
+        print(finding.text())
+    return 1 if worst(found) == ERROR else 0
+
+
+def _print_progress(stage: str, message: str, **_data: t.Any) -> None:
+    print("%s: %s" % (stage, message), file=sys.stderr)
+
+
+def _rollback(options: argparse.Namespace) -> int:
+    layout = Layout(options.root)
+    _instances(options)
+    target = options.release or transactions.way_back(layout, options.instance)
+    wanted = releases.load(layout, options.instance, target).facts
+    now = releases.current(layout, options.instance)
+    limits = transactions.deadline(wanted, releases.load(layout, options.instance, now).facts if now else None)
+    spec = {
+        **_spec(options, "rollback", "asked for on the host"),
+        "instance": options.instance,
+        "release": target,
+        "deadline": limits.total,
+    }
+    return _follow(jobs.start(spec, run)["directory"])
+
+
+def _follow(directory: str) -> int:
+    offset = 0
+    while True:
+        news = jobs.follow(directory, offset, 20, run)
+        for line in news["lines"]:
+            print("%s  %s" % (time.strftime("%H:%M:%S", time.localtime(line["t"])), line["message"]))
+        offset = news["offset"]
+        if news["done"]:
+            break
+    if news["lost"]:
+        print("The job ended without a result. See: specdec status", file=sys.stderr)
+        return 1
+    for finding in news["result"]["findings"]:
+        if finding["verdict"] == ERROR:
+            print(from_dict(finding).text(), file=sys.stderr)
+    return 0 if news["result"]["ok"] else 1
