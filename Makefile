@@ -19,11 +19,11 @@ demo-down: link ## take the demo hosts down: no container, network, mount, route
 ##@ Test it
 .PHONY: test
 test: bootstrap ## every test: lint, sanity, unit, integration, molecule
-	@tests/run
+	@python tests/run.py
 
 .PHONY: test-full
 test-full: bootstrap ## the same, then sanity with every supported ansible-core and the core's unit tests on the oldest Python
-	@tests/run --full
+	@python tests/run.py --full
 
 .PHONY: lint
 lint: bootstrap ## ruff, yamllint, ansible-lint, documentation, argument specs, house rules
@@ -31,7 +31,7 @@ lint: bootstrap ## ruff, yamllint, ansible-lint, documentation, argument specs, 
 
 .PHONY: sanity
 sanity: bootstrap ## ansible-test sanity in a copy of the tree
-	@tests/sanity/run
+	@python tests/sanity/run.py
 
 .PHONY: unit
 unit: bootstrap ## unit tests of the core (no Ansible, no host)

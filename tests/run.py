@@ -1,10 +1,9 @@
-#!/usr/bin/env python3
 # Copyright (c) 2026, specdec.serving contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Run every kind of test, show progress, and end with a summary per kind and ``N passed, M failed``.
 
-    tests/run [--full] [KIND ...]
+    python tests/run.py [--full] [KIND ...]
 
 Each kind is a command that writes ``ok NAME`` and ``not ok NAME`` lines, or a JUnit file. It is red when
 the command fails, when a test fails, and when it has run no test at all. Logs are kept in .state/logs.
@@ -45,7 +44,7 @@ def pytest(directory: str) -> tuple[str, ...]:
 
 KINDS = (
     Kind("lint", ("tests/lint/run",)),
-    Kind("sanity", ("tests/sanity/run",)),
+    Kind("sanity", ("python", "tests/sanity/run.py")),
     Kind("unit", pytest("tests/unit")),
     Kind("integration", pytest("tests/integration")),
     Kind("molecule", ("tests/molecule",)),
