@@ -65,7 +65,7 @@ class CallbackModule(CallbackBase):
         proof = self.proofs.get((host, instance))
         switch = self.switches.get((host, instance))
         committed = switch is not None and switch.get("committed")
-        if not release["switch"]:
+        if not release["switch_needed"]:
             state, color = "serves, unchanged", C.COLOR_OK
         elif committed:
             state, color = "serves", C.COLOR_CHANGED

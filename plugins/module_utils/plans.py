@@ -10,12 +10,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import secrets as random
 import typing as t
+from pathlib import Path
 
-from . import arguments, artifacts, environments, gates, locks, overlays, releases, schema, stacks, transactions, units
-from .findings import ERROR, Finding, errors
-from .layout import MARKER, SCHEMA, Layout
+from . import arguments, artifacts, environments, locks, probes, releases, schema, stacks, transactions, units
+from .findings import ERROR, Finding, FindingError, errors
+from .layout import MARKER, SCHEMA, Layout, unit_name
+
+
+DEFAULT_PORT = 30000
+
+#: Mean tokens per verification below which a draft costs more than it brings.
+ACCEPTANCE_FLOOR = 1.05
 
 
 class Pins(t.Protocol):
@@ -37,6 +43,7 @@ class Wanted:
     :param instances: merged and checked (see schema.instances).
     :param tools: digests and sources of ``specdec`` and ``uv``, see plugin_utils/hosttools.py.
     :param wheel_directories: local directories with wheels on the controller.
+    :param pins_update: kinds of pins (overlay, lock) that are made anew although the pins hold them.
     """
 
     host: str
@@ -45,9 +52,9 @@ class Wanted:
     instances: t.Sequence[t.Mapping[str, t.Any]]
     pins: t.Mapping[str, str]
     extra_packages: t.Sequence[str]
-    wheel_directories: t.Sequence[str]
+    wheel_directories: t.Sequence[Path]
     exclude_newer: str
-    index: t.Mapping[str, t.Any]
+    pins_update: t.Sequence[str]
     tools: t.Mapping[str, t.Mapping[str, str]]
     launcher: str
     who: str
@@ -116,21 +123,302 @@ class Planner:
             "source_overlay": self.artifacts["overlays"],
             "engine_env": [one for one in self.environments.values() if not one["present"]],
             "model_store": self.artifacts["models"],
-            "verify": [one for one in self.releases if one["switch"]],
-            "engine_service": [one for one in self.releases if one["switch"]],
+            "verify": [one for one in self.releases if one["switch_needed"] and not one["proven"]],
+            "engine_service": [one for one in self.releases if one["switch_needed"]],
         }
         return [stage for stage, work in needed.items() if work]
 
     def _plan_instance(self, instance: t.Mapping[str, t.Any]) -> None:
-        stack = self._stack(instance)
-        bundles = self._bundles(instance)
         self._check_port(instance)
-        if stack is None:
+        bundles = self._bundles(instance)
+        stack = self._stack(instance)
+        models = self._models(instance)
+        if stack is None or models is None:
             return
         lock = self._lock(stack)
         if lock is None or bundles is None:
             return
         environment = self._environment(stack, lock, bundles)
-        models = self._models(instance)
-        if models is not None and environment is not None and not errors(self.findings):
-            self._release(instance, stack, environment, models)
+        self._release(instance, stack, environment, models)
+
+    # What the instance runs on
+
+    def _stack(self, instance: t.Mapping[str, t.Any]) -> t.Optional[stacks.Stack]:
+        stack, found = stacks.resolve(
+            self.tables["stacks"],
+            self.state,
+            instance["engine"],
+            self.wanted.pins,
+            self.wanted.extra_packages,
+            host=self.wanted.host,
+            variable="specdec_instances[%s].engine" % instance["name"],
+        )
+        self.findings += found
+        return stack
+
+    def _bundles(self, instance: t.Mapping[str, t.Any]) -> t.Optional[list[str]]:
+        """Digests of the instance's overlays in order; None while one is to be captured."""
+        digests = []
+        for overlay in instance.get("overlays") or ():
+            package = overlay.get("package") or self.tables["engines"][instance["engine"]["name"]]["package"]
+            digest = self.pins.reference(overlay["reference"]).get("overlays", {}).get(package)
+            if digest is None or "overlay" in self.wanted.pins_update:
+                self._miss({"kind": "overlay", "reference": overlay["reference"], "package": package, "replace": digest is not None})
+            elif self.pins.manifest(digest) is None:
+                self.refuse(
+                    "bundle-gone",
+                    "overlay %s of %s" % (digest, overlay["reference"]),
+                    "is named by the pins, but its bundle is not there",
+                    "nothing at %s" % self.pins.bundle(digest),
+                    "the bundle",
+                    "restore the pins directory from version control, or capture anew with playbooks/capture.yml",
+                )
+            else:
+                digests.append(digest)
+        return digests if len(digests) == len(instance.get("overlays") or ()) else None
+
+    def _lock(self, stack: stacks.Stack) -> t.Optional[locks.Lock]:
+        inputs = locks.inputs(stack, self.wanted.exclude_newer)
+        name = locks.file_name(inputs)
+        text = self.pins.lock(name)
+        if text is None or "lock" in self.wanted.pins_update:
+            self._miss({"kind": "lock", "name": name, "inputs": inputs, "wheel_directories": [str(one) for one in self.wanted.wheel_directories], "replace": text is not None})
+            return None
+        try:
+            lock = locks.parse(text, name)
+        except FindingError as error:
+            self.findings.append(error.finding)
+            return None
+        self.findings += errors(locks.check(lock, inputs))
+        return lock
+
+    def _miss(self, pin: dict[str, t.Any]) -> None:
+        pin["pins_dir"] = self.wanted.pins_dir
+        if pin not in self.missing:
+            self.missing.append(pin)
+
+    def _environment(self, stack: stacks.Stack, lock: locks.Lock, bundles: t.Sequence[str]) -> dict[str, t.Any]:
+        python = dict(stack.interpreter or {})
+        content = {
+            "schema": SCHEMA,
+            "lock": lock.id,
+            "overlays": list(bundles),
+            "python": {key: python[key] for key in ("path", "implementation", "version", "build")},
+            "engine": {"name": stack.engine, "version": stack.version},
+            "lane": stack.lane,
+            "wheels": [dict(wheel) for wheel in lock.wheels],
+        }
+        content["id"] = environments.environment_id(content)
+        if content["id"] not in self.environments:
+            present = content["id"] in self.state["environments"]
+            self.environments[content["id"]] = {
+                "id": content["id"],
+                "present": present,
+                "engine": "%s %s" % (stack.engine, stack.version),
+                "lane": stack.lane,
+                "packages": len(lock.packages),
+                "job": {**self._job("build"), "environment": content, "lock": lock.text(), "python": python["path"], "uv_env": {}},
+            }
+            if not present:
+                self._check_disk(stack.lane)
+                self._send_wheels(lock)
+                self._send_overlays(bundles)
+        return content
+
+    def _send_wheels(self, lock: locks.Lock) -> None:
+        """The lock's local wheels that the host lacks."""
+        places, absent = locks.locate(lock, self.wanted.wheel_directories)
+        self.findings += absent
+        for wheel in lock.wheels:
+            if wheel["sha256"] in places and wheel["sha256"] not in self.state["wheels"]:
+                dest = self.layout.wheels / wheel["sha256"] / wheel["filename"]
+                self._send("wheels", str(places[wheel["sha256"]]), str(dest), wheel["sha256"])
+
+    def _send_overlays(self, bundles: t.Sequence[str]) -> None:
+        for digest in bundles:
+            if digest not in self.state["overlays"]:
+                source = str(self.pins.bundle(digest))
+                self._send("overlays", source, str(self.layout.overlays / digest), artifacts.tree_digest(source))
+
+    def _send(self, kind: str, source: str, dest: str, digest: str) -> None:
+        artifact = artifacts.Artifact(source, dest, digest).as_dict()
+        if artifact not in self.artifacts[kind]:
+            self.artifacts[kind].append(artifact)
+
+    # What the host must have
+
+    def _check_disk(self, lane: str) -> None:
+        needed = int(self.tables["stacks"]["lanes"][lane]["disk"] * 1e9)
+        free = self.state["disk"]["free"]
+        if free < needed:
+            self.refuse(
+                "disk",
+                "specdec_root (%s)" % self.wanted.root,
+                "too little space is free for an environment of lane %s" % lane,
+                "%.1f GB free on %s" % (free / 1e9, self.state["disk"]["path"]),
+                "%.1f GB" % (needed / 1e9),
+                "free some space, or set specdec_root to a directory on a larger file system",
+            )
+
+    def _check_port(self, instance: t.Mapping[str, t.Any]) -> None:
+        port = instance.get("port", DEFAULT_PORT)
+        unit = unit_name(instance["name"])
+        foreign = [one for one in self.state["listeners"].get(str(port), ()) if unit not in one["cgroup"].split("/")]
+        for one in foreign:
+            self.refuse(
+                "port",
+                "specdec_instances[%s].port" % instance["name"],
+                "is taken",
+                "port %d belongs to process %s (%s)" % (port, one["pid"], one["command"]),
+                "a free port, or one that %s holds" % unit,
+                "stop that process, or choose another port",
+            )
+
+    # Models
+
+    def _models(self, instance: t.Mapping[str, t.Any]) -> t.Optional[dict[str, str]]:
+        """Path on the host by part; None when one cannot be had."""
+        paths = {part: self._model(instance, part) for part in ("model", "draft") if instance.get(part)}
+        return None if None in paths.values() else t.cast("dict[str, str]", paths)
+
+    def _model(self, instance: t.Mapping[str, t.Any], part: str) -> t.Optional[str]:
+        model = instance[part]
+        where = "specdec_instances[%s].%s" % (instance["name"], part)
+        if model.get("path"):
+            return model["path"]
+        if model.get("repo"):
+            name = "%s/%s" % (model["repo"].replace("/", "--"), model["revision"])
+            if name not in self.state["models"]:
+                self.refuse(
+                    "model-absent",
+                    where,
+                    "is not on the host",
+                    "nothing at %s" % (self.layout.models / name),
+                    "%s at revision %s" % (model["repo"], model["revision"]),
+                    "put it there by hand and leave a file %s in it, or use path for a directory that the host has" % MARKER,
+                )
+                return None
+            return str(self.layout.models / name)
+        source = model["directory"]
+        if not os.path.isfile(os.path.join(source, "config.json")):
+            self.refuse("model-directory", where + ".directory", "is no model", "no config.json in %s" % source, "a directory with config.json", "name a model's directory")
+            return None
+        digest = artifacts.tree_digest(source)
+        name = "%s/%s" % (os.path.basename(source.rstrip("/")), digest[:16])
+        if name not in self.state["models"]:
+            self._send("models", source, str(self.layout.models / name), digest)
+        return str(self.layout.models / name)
+
+    # The release
+
+    def _release(self, instance: t.Mapping[str, t.Any], stack: stacks.Stack, environment: t.Mapping[str, t.Any], models: t.Mapping[str, str]) -> None:
+        release = self._compose(instance, stack, environment["id"], models)
+        name = instance["name"]
+        state = self.state["instances"].get(name, {})
+        serves = (
+            state.get("current") == release.id == state.get("running")
+            and state["unit"].get("ActiveState") == "active"
+            and bool(state["unit_as_released"])
+            and not state["unfinished"]
+        )
+        self.releases.append(
+            {
+                "instance": name,
+                "id": release.id,
+                "environment": environment["id"],
+                "engine": "%s %s, lane %s" % (stack.engine, stack.version, stack.lane),
+                "present": release.id in state.get("releases", ()),
+                "proven": release.id in state.get("proven", ()),
+                "current": state.get("current"),
+                "switch_needed": not serves,
+                "health": state.get("health"),
+                "files": {"facts": release.facts, "config": release.config, "unit": release.unit, "launcher": release.launcher},
+                "prove": {**self._job("prove"), "instance": name, "release": release.id, "wanted": {"engine": stack.engine, "version": stack.version}},
+                "switch": {
+                    **self._job("switch"),
+                    "instance": name,
+                    "release": release.id,
+                    "deadline": transactions.deadline(release.facts, state.get("release")).total,
+                },
+                "query": self._query(release.facts),
+            }
+        )
+
+    def _compose(self, instance: t.Mapping[str, t.Any], stack: stacks.Stack, environment: str, models: t.Mapping[str, str]) -> releases.Release:
+        engine = self.tables["engines"][stack.engine]
+        name = instance["name"]
+        composed = arguments.compose(engine, stack.lane, instance, models)
+        self.values += [
+            {"instance": name, "name": option, "value": str(value), "origin": composed.origins[option]} for option, value in composed.config.items()
+        ]
+        service = instance.get("service") or {}
+        facts = {
+            "instance": name,
+            "environment": environment,
+            "engine": {"name": stack.engine, "version": stack.version},
+            "command": engine["command"],
+            "config_option": engine["config_option"],
+            "secrets": self._secrets(instance, engine),
+            "environment_variables": arguments.environment_variables(
+                engine, stack.lane, instance, str(self.layout.environment(environment)), str(self.layout.instance_state(name, environment))
+            ),
+            "models": sorted(models.values()),
+            "host": instance.get("host", "127.0.0.1"),
+            "port": instance.get("port", DEFAULT_PORT),
+            "start_timeout": service.get("start_timeout", 900),
+            "stop_timeout": service.get("stop_timeout", 120),
+            "sandbox": service.get("sandbox", units.STRICT),
+            "gpus": "cuda" not in stack.lacks,
+            "dry_run": probes.dry_run(engine, stack.version, stack.lacks),
+            "gate": self._gate(instance, engine),
+        }
+        return releases.compose(self.wanted.root, facts, composed.config, self.wanted.launcher)
+
+    def _secrets(self, instance: t.Mapping[str, t.Any], engine: t.Mapping[str, t.Any]) -> dict[str, dict[str, str]]:
+        known = self.state["secrets"].get(instance["name"], {})
+        return {
+            name: {"option": engine["secrets"][name], "version": known.get(name) or releases.new_secret_version()}
+            for name in schema.SECRETS
+            if instance.get(name)
+        }
+
+    def _gate(self, instance: t.Mapping[str, t.Any], engine: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+        wanted = instance.get("gate") or {}
+        speculates = arguments.speculates(instance)
+        return {
+            "served_model": arguments.served_model_name(instance),
+            "speculative": speculates,
+            "acceptance_floor": wanted.get("acceptance_floor", ACCEPTANCE_FLOOR),
+            "floor_enforced": speculates and instance["speculative"]["algorithm"].upper() != "NGRAM",
+            "max_tokens": wanted.get("max_tokens", 64),
+            "prompts": list(wanted.get("prompts") or arguments.PROMPTS),
+            "timeout": wanted.get("timeout", 300),
+            **engine["gate"],
+        }
+
+    def _job(self, kind: str) -> dict[str, t.Any]:
+        return {"schema": SCHEMA, "kind": kind, "root": self.wanted.root, "who": self.wanted.who, "why": self.wanted.why}
+
+    def _query(self, facts: t.Mapping[str, t.Any]) -> str:
+        key = " -H 'Authorization: Bearer '$KEY" if facts["secrets"] else ""
+        body = '{"model": "%s", "prompt": "Hello", "max_tokens": 16}' % facts["gate"]["served_model"]
+        address = self.wanted.host if not units.loopback(facts["host"]) else "127.0.0.1"
+        return "curl http://%s:%d/v1/completions%s -H 'Content-Type: application/json' -d '%s'" % (address, facts["port"], key, body)
+
+
+def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
+    """The plan in lines, for a person."""
+    lines = ["%s: %s" % (one["verdict"], one["subject"] + ": " + one["message"]) for one in plan["findings"]]
+    lines += ["pins lack %s" % (pin.get("name") or "the overlay of %s on %s" % (pin["package"], pin["reference"])) for pin in plan["missing_pins"]]
+    for kind, artifacts_ in plan["artifacts"].items():
+        if artifacts_:
+            lines.append("send %s: %s" % (kind, ", ".join(os.path.basename(one["dest"]) for one in artifacts_)))
+    lines += [
+        "build environment %s: %s, lane %s, %d packages" % (one["id"], one["engine"], one["lane"], one["packages"])
+        for one in plan["environments"]
+        if not one["present"]
+    ]
+    for one in plan["releases"]:
+        if one["switch_needed"]:
+            lines.append("switch %s from %s to release %s" % (one["instance"], one["current"] or "nothing", one["id"]))
+    return lines or ["nothing to do"]

@@ -21,7 +21,7 @@ VARIABLES: dict[str, str] = {
     "specdec_hosts": "Pattern of the hosts that the playbooks work on.",
     "specdec_root": "Directory on the host that holds everything.",
     "specdec_pins_dir": "Directory on the controller that holds locks and overlay bundles.",
-    "specdec_pins_update": "Whether a deploy may make locks and captures anew.",
+    "specdec_pins_update": "Kinds of pins (overlay, lock) that a deploy makes anew although it has them.",
     "specdec_pins": "Versions that differ from the stack's.",
     "specdec_extra_packages": "Packages installed besides the engine's own.",
     "specdec_wheel_directories": "Directories on the controller that hold wheels.",
@@ -193,6 +193,27 @@ def check_names(host: str, names: t.Iterable[str]) -> list[Finding]:
     for name in sorted(names):
         if name.startswith("specdec_") and name not in VARIABLES and not name.startswith(VARIABLE_PREFIXES):
             checker.refuse("unknown", name, "is no variable of this collection", name, "a known name", _nearest(name, VARIABLES))
+    return checker.findings
+
+
+#: Type of the settings that hold for a whole host, by their name without ``specdec_``.
+SETTINGS: dict[str, Option] = {
+    "root": Option(str, pattern=r"/[\w./-]+", words="an absolute path of plain characters"),
+    "pins_dir": Option(str),
+    "pins": Option(dict),
+    "extra_packages": Option(list, elements=Option(str)),
+    "wheel_directories": Option(list, elements=Option(str)),
+    "exclude_newer": Option(str),
+    "pins_update": Option(list, elements=Option(str, choices=("overlay", "lock"))),
+    "why": Option(str),
+}
+
+
+def check_settings(host: str, settings: t.Mapping[str, t.Any]) -> list[Finding]:
+    """Findings for the settings of a host that are of another type than they must be."""
+    checker = _Checker(host)
+    for name, option in SETTINGS.items():
+        checker.value("specdec_" + name, settings.get(name), option)
     return checker.findings
 
 

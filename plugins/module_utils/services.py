@@ -8,14 +8,12 @@ Nothing here touches a unit that runs or the release that is current.
 
 from __future__ import annotations
 
-import os
-import pwd
 import typing as t
 from pathlib import Path
 
-from . import releases, units
+from . import releases, transactions, units
 from .findings import ERROR, Finding, FindingError
-from .layout import RECOVER_UNIT, UNITS, Layout, unit_name, user_name
+from .layout import RECOVER_UNIT, UNITS, Layout, unit_name
 from .runners import Runner
 
 
@@ -28,8 +26,8 @@ def install(root: str, release: releases.Release, secrets: t.Mapping[str, str], 
     """
     layout = Layout(root)
     facts = release.facts
-    changed = _user(layout, facts["instance"], runner)
-    changed |= _state(layout, facts["instance"], facts["environment"])
+    transactions.prepare_user(layout, facts, runner)
+    changed = False
     for name, secret in facts["secrets"].items():
         changed |= _secret(layout, facts["instance"], name, secret["version"], secrets)
     changed |= releases.store(layout, release)
@@ -67,34 +65,6 @@ def _run(runner: Runner, argv: t.Sequence[str], what: str) -> None:
                 fix="run %s on the host and mend what it says" % " ".join(argv),
             )
         )
-
-
-def _user(layout: Layout, instance: str, runner: Runner) -> bool:
-    path = releases.SYSUSERS / ("specdec-%s.conf" % instance)
-    wanted = releases.sysusers(layout, instance)
-    try:
-        pwd.getpwnam(user_name(instance))
-        if path.read_text(encoding="utf-8") == wanted:
-            return False
-    except (KeyError, OSError):
-        pass
-    path.parent.mkdir(parents=True, exist_ok=True)
-    releases.write_durably(path, wanted)
-    _run(runner, ["systemd-sysusers", str(path)], "user %s" % user_name(instance))
-    return True
-
-
-def _state(layout: Layout, instance: str, environment: str) -> bool:
-    account = pwd.getpwnam(user_name(instance))
-    directory = layout.instance_state(instance, environment)
-    layout.state.mkdir(mode=0o755, parents=True, exist_ok=True)
-    changed = False
-    for path in (directory.parent, directory):
-        if not path.is_dir():
-            path.mkdir(mode=0o750)
-            os.chown(path, account.pw_uid, account.pw_gid)
-            changed = True
-    return changed
 
 
 def _secret(layout: Layout, instance: str, name: str, version: str, values: t.Mapping[str, str]) -> bool:

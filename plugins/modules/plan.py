@@ -47,6 +47,10 @@ options:
     description: Date after which releases of the index are not looked at while locking.
     type: str
     default: ""
+  pins_update:
+    description: Kinds of pins that are made anew although the pins directory holds them.
+    type: raw
+    default: []
   why:
     description: The reason that the history keeps.
     type: str

@@ -63,3 +63,8 @@ def refusal(headline: str, wrong: t.Iterable[Finding]) -> dict[str, t.Any]:
     """A failed result that says everything that is wrong."""
     listed = list(wrong)
     return {"failed": True, "msg": "\n".join([headline, *(one.text() for one in listed)]), "findings": [one.as_dict() for one in listed]}
+
+
+def environment() -> t.Mapping[str, str]:
+    """The controller's environment variables."""
+    return os.environ

@@ -1,0 +1,71 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Controller half of the flow: check what is written, gather once, decide everything else here."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+from ansible.plugins.action import ActionBase
+
+from ansible_collections.specdec.serving.plugins.module_utils import findings, locks, plans, schema
+from ansible_collections.specdec.serving.plugins.plugin_utils import controller, hosttools
+from ansible_collections.specdec.serving.plugins.plugin_utils.pins import Pins
+
+_LAUNCHER = Path(__file__).resolve().parents[2] / "roles" / "uv" / "files" / "specdec" / "launch.py"
+
+
+class ActionModule(ActionBase):
+    def run(self, tmp: t.Any = None, task_vars: t.Any = None) -> dict[str, t.Any]:
+        result = super().run(tmp, task_vars)
+        host = task_vars["inventory_hostname"]
+        arguments = self._task.args
+        instances, wrong = schema.instances(host, arguments.get("instances"), arguments.get("instance_defaults"))
+        wrong += schema.check_names(host, task_vars)
+        wrong += schema.check_settings(host, arguments)
+        if wrong:
+            return {**result, **controller.refusal("%s: nothing was changed; the inventory has to be mended first:" % host, wrong)}
+        state = arguments.get("state")
+        if state is None:
+            answer = self._gather(arguments, instances, task_vars)
+            if answer.get("failed") or answer.get("unreachable"):
+                return {**result, **answer}
+            state = answer["state"]
+        plan = self._plan(host, arguments, instances, state)
+        refused = findings.errors(findings.from_dict(one) for one in plan["findings"])
+        if refused:
+            return {**result, **controller.refusal("%s: nothing was changed, because:" % host, refused)}
+        for line in plans.changes(plan):
+            self._display.display("%s | plan   | %s" % (host, line))
+        return {**result, "changed": False, **plan, "state": state}
+
+    def _gather(self, arguments: t.Mapping[str, t.Any], instances: t.Sequence[t.Mapping[str, t.Any]], task_vars: t.Any) -> dict[str, t.Any]:
+        asked = {
+            "root": arguments["root"],
+            "ports": [one.get("port", plans.DEFAULT_PORT) for one in instances],
+            "secrets": schema.secrets(instances),
+        }
+        return self._execute_module(module_name="specdec.serving.gather", module_args=asked, task_vars=task_vars)
+
+    def _plan(
+        self, host: str, arguments: t.Mapping[str, t.Any], instances: t.Sequence[t.Mapping[str, t.Any]], state: t.Mapping[str, t.Any]
+    ) -> dict[str, t.Any]:
+        wanted = plans.Wanted(
+            host=host,
+            root=arguments["root"],
+            pins_dir=arguments["pins_dir"],
+            instances=instances,
+            pins=arguments["pins"],
+            extra_packages=arguments["extra_packages"],
+            wheel_directories=locks.wheel_directories(arguments["wheel_directories"], controller.environment()),
+            exclude_newer=arguments["exclude_newer"],
+            pins_update=arguments["pins_update"],
+            tools=hosttools.tools(controller.cache_directory(), controller.run, state["os"]["machine"]),
+            launcher=_LAUNCHER.read_text(encoding="utf-8"),
+            who=controller.who(),
+            why=arguments["why"],
+        )
+        tables = {"stacks": controller.table("stacks"), "engines": controller.table("engines")}
+        return plans.Planner(wanted, state, tables, Pins(arguments["pins_dir"])).plan()
