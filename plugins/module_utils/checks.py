@@ -359,7 +359,7 @@ def unit_exposure(name: str, stdout: str) -> Finding:
 def host_findings(subject: Subject, proc: Path, shm: Path) -> list[Finding]:
     """``host.port``, ``host.disk``, ``host.shm``."""
     facts = subject.facts
-    ranks = max([int(subject.release.config.get(name) or 1) for name in _RANKS])
+    ranks = max((int(value) for value in map(subject.release.config.get, _RANKS) if str(value).isdigit()), default=1)
     state = subject.layout.instance_state(facts["instance"], facts["environment"])
     return [
         port_free(facts["port"], unit_name(facts["instance"]), gates.listeners(facts["port"], proc)),

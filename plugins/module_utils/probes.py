@@ -29,13 +29,13 @@ DEADLINE = 300
 #: In place of every secret.
 DUMMY = "dry-run-in-place-of-a-secret"
 
-#: Check id by stage.
+#: Check id by stage, in the order of what builds upon what: where several fail alike, the first is the cause.
 CHECK_OF_STAGE = {
     "models": "host.model-readable",
-    "engine": "import.engine",
     "torch": "import.torch",
     "kernel": "import.kernel",
     "flashinfer": "import.flashinfer",
+    "engine": "import.engine",
     "plugins": "import.plugins",
     "algorithm": "algorithm.recognised",
     "arguments": "arguments.accepted",
@@ -255,10 +255,11 @@ def findings(report: Report, release: t.Mapping[str, t.Any], layout: Layout) -> 
         elif line.get("absent") and name in lacks:
             found.append(Finding(CHECK_OF_STAGE[name], NOT_APPLICABLE, name, "this lane has no %s, and none is installed" % name))
         else:
-            # Stages that fail by the same exception have one cause, and the last of them lies nearest to it.
             root = deepest(line["error"])
             causes.setdefault((root["type"], root["message"], root["where"]), []).append(name)
-    found += [_broken(names, report.stages[names[-1]]["error"]) for names in causes.values()]
+    for names in causes.values():
+        stage, *others = sorted(names, key=list(CHECK_OF_STAGE).index)
+        found.append(_broken(stage, others, report.stages[stage]["error"]))
     found += _ended(report)
     return found + _unknown(report, release)
 
@@ -289,8 +290,7 @@ def _passed(name: str, line: t.Mapping[str, t.Any], environment: Path) -> Findin
     return Finding(CHECK_OF_STAGE[name], OK, name, _GOOD[name], found, evidence=evidence)
 
 
-def _broken(names: t.Sequence[str], links: t.Sequence[t.Mapping[str, t.Any]]) -> Finding:
-    stage = names[-1]
+def _broken(stage: str, consequences: t.Sequence[str], links: t.Sequence[t.Mapping[str, t.Any]]) -> Finding:
     root = deepest(links)
     text = "%s: %s" % (root["type"], root["message"])
     cause, fix = explain(text)
@@ -298,7 +298,7 @@ def _broken(names: t.Sequence[str], links: t.Sequence[t.Mapping[str, t.Any]]) ->
         fix = _FIX_OF_STAGE.get(stage, fix)
     others = [link for link in links if link is not root]
     around = ["by way of %s: %s  %s" % (link["type"], link["message"].partition("\n")[0], link["where"]) for link in others]
-    also = ["breaks also: %s" % ", ".join(names[:-1])] if names[:-1] else []
+    also = ["breaks also: %s" % ", ".join(consequences)] if consequences else []
     return Finding(
         CHECK_OF_STAGE[stage],
         ERROR,

@@ -140,7 +140,7 @@ def dry_run(task: t.Mapping[str, t.Any]) -> None:
 
 def _refuse(_parser: t.Any, message: str) -> None:
     """In place of argparse's usage text and exit."""
-    raise ValueError(message)
+    raise ValueError(message) from None
 
 
 def _resolve(entry_point: str) -> t.Callable[..., t.Any]:

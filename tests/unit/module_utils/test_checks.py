@@ -1,0 +1,209 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every check of prove: silent on a good release, loud on its bad one, and off when it is switched off."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.specdec.serving.plugins.module_utils import checks
+from ansible_collections.specdec.serving.plugins.module_utils.findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING
+from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
+
+from .proving import World
+
+PROBE = [check.id for check in checks.CHECKS if check.group == "probe"]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def verdicts(result: dict[str, t.Any]) -> dict[str, str]:
+    return {one["id"]: one["verdict"] for one in result["findings"]}
+
+
+def bad(result: dict[str, t.Any]) -> dict[str, dict[str, str]]:
+    return {one["id"]: one for one in result["findings"] if one["verdict"] not in (OK, NOT_APPLICABLE)}
+
+
+def listen(world: World) -> None:
+    header = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+    row = "   0: 0100007F:7530 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1\n"
+    (world.proc / "net" / "tcp").write_text(header + row)
+    process = world.proc / "77"
+    (process / "fd").mkdir(parents=True)
+    (process / "fd" / "3").symlink_to("socket:[4711]")
+    (process / "cmdline").write_text("python3\0-m\0http.server\0")
+    (process / "cgroup").write_text("0::/system.slice/other.service\n")
+    (process / "stat").write_text("77 (python3) S 1 %s\n" % " ".join(["0"] * 40))
+
+
+def unit(world: World, old: str, new: str) -> None:
+    def edit(text: str) -> str:
+        assert old in text
+        return text.replace(old, new)
+
+    world.edit_unit = edit
+
+
+def full(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(checks, name, 1 << 60)
+
+
+CRASH = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
+STRAY = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+
+#: id → what makes it speak; the second argument is pytest's monkeypatch.
+CASES: dict[str, t.Callable[[World, pytest.MonkeyPatch], t.Any]] = {
+    "environment.complete": lambda world, _m: setattr(world, "marker", False),
+    "lock.satisfied": lambda world, _m: world.lock.update(requests="2.0"),
+    "lock.engine-version": lambda world, _m: world.wanted.update(version="0.5.9"),
+    "record.changed": lambda world, _m: world.write("torch/__init__.py", "# by hand\n"),
+    "record.missing": lambda world, _m: (world.site / "torch/__init__.py").unlink(),
+    "record.foreign": lambda world, _m: world.write("torch/left.py", ""),
+    "record.doubly-owned": lambda world, _m: world.install("other", "1", {"torch/__init__.py": "# other\n"}),
+    "record.outside": lambda world, _m: record(world, "../../../../../../passwd,,"),
+    "record.unreadable": lambda world, _m: (world.site / "torch-2.9.1.dist-info/RECORD").unlink(),
+    "parity.flashinfer": lambda world, _m: world.install("flashinfer-jit-cache", "0.6.4+cu128", {}),
+    "parity.kernel": lambda world, _m: world.install("sglang-kernel", "0.4.1", {}),
+    "parity.torch-labels": lambda world, _m: world.install("torchvision", "0.24.1+cu130", {}),
+    "parity.cuda-major": lambda world, _m: world.install("nvidia-nccl-cu13", "2.28.9", {}),
+    "api.missing-name": lambda world, _m: world.reinstall("sglang", **{"srt.fp8": "from flashinfer import mm_mxfp8\n"}),
+    "unit.verify": lambda world, _m: world.analyze.update(verify=Completed(1, "", "specdec-main.service:3: Missing '='.\n")),
+    "unit.sandbox": lambda world, _m: world.analyze.update(security=Completed(0, "Overall exposure level for x.service: 9.6 UNSAFE", "")),
+    "unit.secret": lambda world, _m: unit(world, "launch.py", "launch.py --api-key=x"),
+    "unit.start-limit": lambda world, _m: unit(world, "StartLimitBurst=3", "StartLimitBurst=0"),
+    "unit.kill-mode": lambda world, _m: unit(world, "KillMode=mixed", "KillMode=process"),
+    "unit.stop-timeout": lambda world, _m: unit(world, "TimeoutStopSec=60", "TimeoutStopSec=infinity"),
+    "unit.open-files": lambda world, _m: unit(world, "LimitNOFILE=1048576", "LimitNOFILE=1024"),
+    "unit.caches": lambda world, _m: unit(world, "HOME=", "HOME=/nowhere"),
+    "unit.path": lambda world, _m: unit(world, "PATH=", "PATH=/usr/bin:"),
+    "unit.bypass": lambda world, _m: world.facts["environment_variables"].update(FLASHINFER_DISABLE_VERSION_CHECK="1"),
+    "unit.user": lambda world, _m: unit(world, "User=specdec-main", "User=root"),
+    "host.port": lambda world, _m: listen(world),
+    "host.disk": lambda _world, m: full(m, "FREE_DISK"),
+    "host.shm": lambda _world, m: full(m, "FREE_SHM"),
+    "host.model-readable": lambda world, _m: world.facts["models"].append("/no/such/model"),
+    "import.sandbox": lambda world, _m: setattr(world, "transient", Completed(226, "", "Failed to set up mount namespacing")),
+    "import.engine": lambda world, _m: world.reinstall("sglang", __init__="import absent_package\n"),
+    "import.torch": lambda world, _m: world.reinstall(
+        "torch", __init__="raise OSError('libcudart.so.13: cannot open shared object file')\n"
+    ),
+    "import.kernel": lambda world, _m: world.reinstall("sgl-kernel", __init__="raise ImportError('x.so: undefined symbol: c10')\n"),
+    "import.flashinfer": lambda world, _m: world.reinstall("flashinfer-python", __init__="raise RuntimeError('version')\n"),
+    "import.plugins": lambda world, _m: world.reinstall("sglang", **{"srt.plugins.__init__": "def load_plugins(): 1 / 0\n"}),
+    "import.outside": lambda world, _m: (world.layout.root / "torch.py").write_text(""),
+    "import.died": lambda world, _m: world.reinstall("torch", __init__=CRASH),
+    "import.hang": lambda world, _m: world.reinstall("torch", __init__="import threading\nthreading.Event().wait()\n"),
+    "import.stray": lambda world, _m: world.reinstall("torch", __init__=STRAY),
+    "algorithm.recognised": lambda world, _m: world.config.update({"speculative-algorithm": "NOSUCH"}),
+    "arguments.accepted": lambda world, _m: world.config.update({"speculative-algorithm": "DFLASH"}),
+    "prove.completed": lambda world, _m: world.analyze.pop("verify"),
+}
+
+
+def record(world: World, row: str) -> None:
+    path = world.site / "torch-2.9.1.dist-info/RECORD"
+    path.write_text(path.read_text() + row + "\n")
+
+
+def test_every_check_is_documented_once_and_has_a_bad_case() -> None:
+    assert list(CASES) == [check.id for check in checks.CHECKS]
+    assert all(check.text.endswith(".") for check in checks.CHECKS)
+
+
+def test_a_good_release_is_ok_throughout_and_only_with_known_ids(world: World) -> None:
+    result = world.prove()
+    assert bad(result) == {}
+    assert set(verdicts(result)) <= {check.id for check in checks.CHECKS}
+    assert verdicts(result)["arguments.accepted"] == OK
+    assert {"record", "probe", "probe.engine"} <= set(result["timings"])
+
+
+@pytest.mark.parametrize("check", list(CASES))
+def test_each_check_finds_its_bad_case_and_not_when_it_is_off(world: World, monkeypatch: pytest.MonkeyPatch, check: str) -> None:
+    CASES[check](world, monkeypatch)
+    deadline = 1 if check == "import.hang" else 60
+    others = [] if check in PROBE else PROBE
+    finding = bad(world.prove(others, deadline)).get(check)
+    assert finding, check
+    assert finding["fix"]
+    off = world.prove([*others, check], deadline)
+    assert check not in verdicts(off)
+    assert check in off["skipped"]
+
+
+def test_a_skip_of_a_check_that_does_not_exist_is_told(world: World) -> None:
+    assert "parity.flshinfer" in bad(world.prove(["parity.flshinfer", *PROBE]))["prove.completed"]["subject"]
+
+
+def test_the_hand_edit_of_an_overlay_is_no_change(world: World) -> None:
+    import hashlib
+
+    text = "# from the overlay\n"
+    world.write("torch/__init__.py", text)
+    files = [{"path": "torch/__init__.py", "action": "change", "base": "", "result": hashlib.sha256(text.encode()).hexdigest()}]
+    world.overlay = [{"files": files, "reference_versions": {"flashinfer-python": "0.6.8.post1"}}]
+    assert bad(world.prove(PROBE)) == {}
+    world.reinstall("sglang", **{"srt.fp8": "from flashinfer import mm_mxfp8\n"})
+    assert bad(world.prove(PROBE))["api.missing-name"]["expected"] == "flashinfer-python 0.6.8.post1"
+
+
+def test_a_lane_without_flashinfer_and_kernel(world: World) -> None:
+    import shutil
+
+    for name in ("flashinfer", "flashinfer_cubin", "sgl_kernel", "nvidia"):
+        shutil.rmtree(world.site / name)
+    for name in ("flashinfer-python", "flashinfer-cubin", "sgl-kernel", "nvidia-nccl-cu12"):
+        shutil.rmtree(world.site / ("%s-%s.dist-info" % (name.replace("-", "_"), world.lock.pop(name))))
+    world.reinstall("sglang", __init__="import torch\n", **{"srt.speculative.__init__": ""})
+    world.reinstall("torch", version="__version__ = '2.9.1+cpu'\n")
+    world.lacks = ["flashinfer", "kernel", "cuda"]
+    result = world.prove()
+    assert bad(result) == {}
+    for check in ("parity.flashinfer", "parity.kernel", "parity.cuda-major", "api.missing-name", "import.flashinfer", "import.kernel"):
+        assert verdicts(result)[check] == NOT_APPLICABLE
+    world.lacks = []
+    missing = bad(world.prove())
+    assert {one: missing[one]["verdict"] for one in ("parity.flashinfer", "api.missing-name", "import.flashinfer")} == {
+        "parity.flashinfer": ERROR,
+        "api.missing-name": COULD_NOT_CHECK,
+        "import.flashinfer": ERROR,
+    }
+
+
+def test_locks_are_read_with_extras_markers_and_hashes() -> None:
+    text = "# specdec: {}\nA_b[x,y]==1.0 ; python_version >= '3' \\\n    --hash=sha256:aa==\nc==2.0+cpu\\\n"
+    assert checks.locked(text) == {"a-b": "1.0", "c": "2.0+cpu"}
+
+
+@pytest.mark.parametrize(
+    ("installed", "verdict"),
+    [({"a": "1.0"}, OK), ({"a": "1"}, OK), ({"a": "1.0+cpu"}, ERROR), ({"a": "2"}, ERROR), ({}, ERROR), ({"a": "1", "b": "1"}, ERROR)],
+)
+def test_installed_against_locked(installed: dict[str, str], verdict: str) -> None:
+    assert checks.lock_satisfied({"a": "1.0"}, installed).verdict == verdict
+
+
+def test_a_lock_that_names_nothing_proves_nothing() -> None:
+    assert checks.lock_satisfied({}, {}).verdict == COULD_NOT_CHECK
+
+
+def test_systemd_complaints_about_other_units_and_without_the_tool() -> None:
+    assert checks.unit_verified("a.service", 0, "b.service:1: Unknown key name\n").verdict == OK
+    assert checks.unit_verified("a.service", 0, "/x/a.service:1: Unknown key name, ignoring.\n").verdict == WARNING
+    assert checks.unit_verified("a.service", 127, "").verdict == COULD_NOT_CHECK
+    assert checks.unit_exposure("a.service", "unrecognized option '--offline'").verdict == NOT_APPLICABLE
+
+
+def test_the_instances_own_listener_is_fine(world: World) -> None:
+    listen(world)
+    (world.proc / "77" / "cgroup").write_text("0::/system.slice/specdec-main.service\n")
+    result = world.prove(PROBE)
+    assert verdicts(result)["host.port"] == OK
