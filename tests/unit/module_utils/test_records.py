@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from ansible_collections.specdec.serving.plugins.module_utils import records
 from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, OK, WARNING
 
