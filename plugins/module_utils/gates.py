@@ -284,10 +284,14 @@ class Gate:
                 fix="read the evidence from its end: the last error of a worker is the cause, not the main process's own",
             )
 
-    def _owner(self) -> list[Listener]:
+    def _port_is_ours(self) -> bool:
+        """Whether the unit listens; shut when somebody else does."""
         port = self.release["port"]
         found = listeners(port, self.proc)
-        foreign = [one for one in found if not one.of(self.unit) or one.started < self.ticks - 1]
+        # Looked at twice: a process may end between the socket table and its own directory.
+        if self._foreign(found):
+            found = listeners(port, self.proc)
+        foreign = self._foreign(found)
         if foreign:
             raise self._shut(
                 "port-owner",
@@ -296,7 +300,10 @@ class Gate:
                 expected="a process of %s, started by this switch" % self.unit,
                 fix="stop that process or give the instance another port, then run the deploy again",
             )
-        return found
+        return bool(found)
+
+    def _foreign(self, found: t.Iterable[Listener]) -> list[Listener]:
+        return [one for one in found if not one.of(self.unit) or one.started < self.ticks - 1]
 
     def _wait_until_healthy(self, started: float) -> None:
         limit = self.release["start_timeout"]
@@ -304,9 +311,11 @@ class Gate:
         said: t.Union[int, str] = "nothing listens on port %d" % self.release["port"]
         told = started
         while True:
+            # The port first: an engine that finds it taken dies, and its death is not the cause.
+            owned = self._port_is_ours()
             self._alive()
             left = started + limit - time.monotonic()
-            if self._owner():
+            if owned:
                 said = self.client.status(path, max(0.5, min(_HEALTH_TIMEOUT, left)))
                 if said == 200:
                     self._add("health", OK, "%s answers 200" % path)

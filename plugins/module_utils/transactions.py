@@ -119,6 +119,36 @@ def prepare_user(layout: Layout, release: t.Mapping[str, t.Any], runner: Runner)
     releases.own(state, entry.pw_uid, entry.pw_gid)
 
 
+def guard_boots(layout: Layout, runner: Runner) -> bool:
+    """Have the unit that finishes a transaction should the host restart in the middle of it; whether it was missing."""
+    unit = units.recover_unit(str(layout.root))
+    if not _place(unit.name, unit.text()):
+        return False
+    _systemctl(runner, "enable", "--quiet", unit.name)
+    return True
+
+
+def _place(name: str, text: str) -> bool:
+    """Write a unit file where it differs; whether it did."""
+    path = Path(UNITS) / name
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        return False
+    releases.write_durably(path, text)
+    return True
+
+
+def _systemctl(runner: Runner, *words: str) -> None:
+    answer = runner(["systemctl", *words], timeout=120)
+    if answer.rc != 0:
+        raise _refusal(
+            "systemd",
+            "systemctl " + " ".join(words),
+            "ended with %d" % answer.rc,
+            evidence=answer.stderr.strip(),
+            fix="mend what systemd says and run the deploy again",
+        )
+
+
 def _refusal(id_: str, subject: str, message: str, *, fix: str, **more: str) -> FindingError:
     return FindingError(Finding("transaction." + id_, ERROR, subject, message, fix=fix, **more))
 
@@ -211,7 +241,7 @@ class _Transaction:
             return self._result(findings, committed=True, noop=True)
         previous = self._previous(now, findings)
         prepare_user(self.layout, wanted.facts, self.runner)
-        self._guard_boots()
+        guard_boots(self.layout, self.runner)
         self._begin(what, wanted, previous)
         try:
             outcome = self._forward(wanted)
@@ -299,13 +329,6 @@ class _Transaction:
                 )
             )
             return None
-
-    def _guard_boots(self) -> None:
-        """The unit that finishes this transaction should the host restart in the middle of it."""
-        unit = units.recover_unit(str(self.layout.root))
-        if self._place(unit.name, unit.text()):
-            self._systemctl("daemon-reload")
-            self._systemctl("enable", "--quiet", unit.name)
 
     def _begin(self, what: str, wanted: Release, previous: t.Optional[Release]) -> None:
         limits = deadline(wanted.facts, previous.facts if previous else None)
@@ -456,8 +479,8 @@ class _Transaction:
         previous_id = self.record["from"]
         if previous_id is None:
             self._stop()
-            self._systemctl("disable", "--quiet", self.unit)
-            self._systemctl("reset-failed", self.unit)
+            self.runner(["systemctl", "disable", "--quiet", self.unit], timeout=120)
+            self._forget_failure()
             self._point(None)
             return None
         previous = releases.load(self.layout, self.instance, previous_id)
@@ -487,16 +510,9 @@ class _Transaction:
             changed = path.exists()
             path.unlink(missing_ok=True)
         else:
-            changed = self._place(self.unit, release.unit)
+            changed = _place(self.unit, release.unit)
         if changed:
-            self._systemctl("daemon-reload")
-
-    def _place(self, name: str, text: str) -> bool:
-        path = Path(UNITS) / name
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            return False
-        releases.write_durably(path, text)
-        return True
+            _systemctl(self.runner, "daemon-reload")
 
     def _stop(self) -> float:
         """Stop the unit, however it stands; seconds taken."""
@@ -524,7 +540,7 @@ class _Transaction:
         before = gates.unit_state(self.runner, self.unit)
         if before.get("ActiveState") == "active":
             return before
-        self._systemctl("reset-failed", self.unit)
+        self._forget_failure()
         answer = self.runner(["systemctl", "start", "--no-block", self.unit], timeout=60)
         if answer.rc != 0:
             raise self._not_started(answer.stderr.strip())
@@ -538,6 +554,10 @@ class _Transaction:
                 raise self._not_started("its start job is still queued after %d s" % release.facts["start_timeout"])
             time.sleep(_POLL)
 
+    def _forget_failure(self) -> None:
+        """So that no start limit of an earlier crash counts; a unit that did not fail has nothing to forget."""
+        self.runner(["systemctl", "reset-failed", self.unit], timeout=30)
+
     def _not_started(self, evidence: str) -> FindingError:
         return _refusal(
             "start",
@@ -549,18 +569,7 @@ class _Transaction:
 
     def _enable(self) -> None:
         if gates.unit_state(self.runner, self.unit).get("UnitFileState") != "enabled":
-            self._systemctl("enable", "--quiet", self.unit)
-
-    def _systemctl(self, *words: str) -> None:
-        answer = self.runner(["systemctl", *words], timeout=120)
-        if answer.rc != 0 and words[0] not in ("disable", "reset-failed"):
-            raise _refusal(
-                "systemd",
-                self.unit,
-                "systemctl %s failed" % " ".join(words),
-                evidence=answer.stderr.strip(),
-                fix="mend what systemd says and run the deploy again",
-            )
+            _systemctl(self.runner, "enable", "--quiet", self.unit)
 
 
 # What a person asks for

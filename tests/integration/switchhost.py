@@ -1,0 +1,215 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A real systemd host on which instances of the double engine are switched."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import tarfile
+import typing as t
+import zipfile
+from pathlib import Path
+
+from ansible_collections.specdec.serving.plugins.module_utils import releases, transactions
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+NAME = "ct210"
+ROOT = "/opt/specdec"
+ENVIRONMENT = "0123456789abcdef"
+KEY = 'sk-"quoted"-0123456789abcdef'
+KEY_VERSION = "00112233aabbccdd"
+
+#: Runs on the host with a request on stdin; prints its answer as JSON.
+AGENT = """
+import json, sys
+sys.path.insert(0, "/opt/specdec/bin/specdec")
+from ansible_collections.specdec.serving.plugins.module_utils import jobs, layout, releases, transactions
+from specdec.runner import run
+request = json.load(sys.stdin)
+place = layout.Layout("/opt/specdec")
+answer = {}
+if "release" in request:
+    release = releases.Release(**request["release"])
+    transactions.prepare_user(place, release.facts, run)
+    for version, value in request["secrets"].items():
+        releases.store_secret(place, release.instance, version, value)
+    releases.store(place, release)
+if "spec" in request:
+    try:
+        answer = jobs.start(request["spec"], run)
+    except jobs.Busy as busy:
+        answer = {"busy": str(busy)}
+if "follow" in request:
+    answer = {"lines": []}
+    offset = 0
+    while True:
+        news = jobs.follow(request["follow"], offset, 30, run)
+        offset = news["offset"]
+        answer["lines"] += news["lines"]
+        if news["done"]:
+            break
+    answer.update(result=news["result"], lost=news["lost"])
+if "describe" in request:
+    answer = transactions.describe(place, request["describe"], run)
+print(json.dumps(answer))
+"""
+
+
+def program() -> bytes:
+    """The host program without the wheels it does not need here."""
+    buffer = io.BytesIO()
+    package = "ansible_collections/specdec/serving/plugins/module_utils"
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for depth in range(1, package.count("/") + 1):
+            archive.writestr("/".join([*package.split("/")[:depth], "__init__.py"]), "")
+        for path in sorted((CHECKOUT / "plugins" / "module_utils").glob("*.py")):
+            archive.write(path, "%s/%s" % (package, path.name))
+        for path in sorted((CHECKOUT / "roles" / "uv" / "files" / "specdec").glob("*.py")):
+            archive.write(path, "specdec/" + path.name)
+        archive.writestr("__main__.py", "import sys\nfrom specdec.main import main\nsys.exit(main())\n")
+    return buffer.getvalue()
+
+
+class Host:
+    """One host; every instance name used on it belongs to one test."""
+
+    def __init__(self, state: Path) -> None:
+        self.environment = {
+            **os.environ,
+            "SPECDEC_DEMO_PREFIX": "specdec-switch",
+            "SPECDEC_DEMO_SUBNET": "10.89.79",
+            "SPECDEC_DEMO_STATE": str(state),
+        }
+        self._port = 31000
+        self._ports: dict[str, int] = {}
+
+    def hosts(self, *arguments: str, stdin: t.Union[str, bytes, None] = None, check: bool = True) -> str:
+        """Run demo/hosts/hosts."""
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        command = [str(CHECKOUT / "demo" / "hosts" / "hosts"), *arguments]
+        done = subprocess.run(command, env=self.environment, input=data or b"", capture_output=True, timeout=180, check=False)
+        if check:
+            assert done.returncode == 0, "%s: %s%s" % (" ".join(arguments), done.stdout.decode(), done.stderr.decode())
+        return done.stdout.decode()
+
+    def sh(self, *command: str, check: bool = True, stdin: t.Union[str, bytes, None] = None) -> str:
+        """Run a command on the host as root; what it printed."""
+        return self.hosts("exec", NAME, "--", *command, stdin=stdin, check=check).strip()
+
+    def up(self) -> None:
+        """Make the host; an environment on it is the host's own Python and the double."""
+        self.hosts("up", NAME)
+        environment = "%s/environments/%s" % (ROOT, ENVIRONMENT)
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            engine = (CHECKOUT / "tests" / "doubles" / "engine.py").read_bytes()
+            for path, content, mode in (
+                (ROOT + "/bin/specdec", program(), 0o755),
+                (environment + "/engine.py", engine, 0o644),
+                (environment + "/.complete", b"", 0o644),
+            ):
+                entry = tarfile.TarInfo(path.lstrip("/"))
+                entry.size, entry.mode = len(content), mode
+                archive.addfile(entry, io.BytesIO(content))
+            link = tarfile.TarInfo((environment + "/venv/bin/python").lstrip("/"))
+            link.type, link.linkname = tarfile.SYMTYPE, "/usr/bin/python3"
+            archive.addfile(link)
+        self.sh("tar", "-x", "-C", "/", stdin=buffer.getvalue())
+
+    def down(self) -> None:
+        """Remove it."""
+        self.hosts("down", check=False)
+
+    def agent(self, **request: t.Any) -> t.Any:
+        """Call the core on the host."""
+        return json.loads(self.sh("python3", "-I", "-B", "-c", AGENT, stdin=json.dumps(request)))
+
+    def specdec(self, *arguments: str, check: bool = True) -> str:
+        """The host program's command line."""
+        return self.sh("/usr/bin/python3", "-I", "-B", ROOT + "/bin/specdec", *arguments, check=check)
+
+    def release(self, instance: str, mode: str = "ok", acceptance: float = 2.5, **facts: t.Any) -> releases.Release:
+        """A release of an instance; another mode or acceptance is another release."""
+        if instance not in self._ports:
+            self._port += 1
+            self._ports[instance] = self._port
+        state = "%s/state/%s/%s" % (ROOT, instance, ENVIRONMENT)
+        environment = "%s/environments/%s" % (ROOT, ENVIRONMENT)
+        whole = {
+            "instance": instance,
+            "environment": ENVIRONMENT,
+            "engine": {"name": "double", "version": "1"},
+            "command": ["-B", environment + "/engine.py"],
+            "environment_variables": {"HOME": state, "PATH": environment + "/venv/bin:/usr/bin:/bin"},
+            "secrets": {"api_key": {"option": "api-key", "version": KEY_VERSION}},
+            "port": self._ports[instance],
+            "stop_timeout": 3,
+            "start_timeout": 4,
+            "gate": {
+                "served_model": "tiny",
+                "speculative": acceptance > 0,
+                "acceptance_floor": 1.05,
+                "floor_enforced": True,
+                "max_tokens": 41,
+                "prompts": ["a", "b", "c", "d", "e"],
+                "formula": "sglang",
+                "counters": {
+                    "generated": "sglang:generation_tokens_total",
+                    "requests": "sglang:num_requests_total",
+                    "verify": "sglang:spec_verify_calls_total",
+                },
+                "health": "/health",
+                "timeout": 4,
+            },
+            **facts,
+        }
+        config = {"host": "127.0.0.1", "port": whole["port"], "double-mode": mode, "double-acceptance": acceptance}
+        launcher = (CHECKOUT / "roles" / "uv" / "files" / "specdec" / "launch.py").read_text(encoding="utf-8")
+        return releases.compose(ROOT, whole, config, launcher)
+
+    def start(self, release: releases.Release, **spec: t.Any) -> dict[str, str]:
+        """Put a release in place and start the switch to it; the job's token and directory, or who is busy."""
+        limits = transactions.deadline(release.facts, release.facts)
+        job = {"schema": 1, "kind": "switch", "root": ROOT, "who": "tester", "why": "test", "deadline": limits.total}
+        job.update(instance=release.instance, release=release.id, **spec)
+        whole = {"facts": release.facts, "config": release.config, "unit": release.unit, "launcher": release.launcher}
+        return self.agent(release=whole, secrets={KEY_VERSION: KEY}, spec=job)
+
+    def follow(self, job: t.Mapping[str, str]) -> dict[str, t.Any]:
+        """Wait for a job's end: lines, result, lost."""
+        return self.agent(follow=job["directory"])
+
+    def switch(self, release: releases.Release, **spec: t.Any) -> dict[str, t.Any]:
+        """Switch and wait; the job's result."""
+        ended = self.follow(self.start(release, **spec))
+        assert not ended["lost"], ended["lines"]
+        return ended["result"]
+
+    def describe(self, instance: str) -> dict[str, t.Any]:
+        """transactions.describe of an instance."""
+        return self.agent(describe=instance)
+
+    def show(self, unit: str, name: str) -> str:
+        """One property of a unit."""
+        return self.sh("systemctl", "show", "--value", "--property=" + name, unit)
+
+    def wait_for_step(self, instance: str, step: str) -> None:
+        """Until the transaction of an instance has recorded a step."""
+        command = 'until grep -qs \'"step": "%s"\' %s/instances/%s/transaction.json; do sleep 0.02; done' % (step, ROOT, instance)
+        self.sh("timeout", "30", "sh", "-c", command)
+
+    def wait_until_idle(self) -> None:
+        """Until no job holds the host and nothing is unfinished."""
+        unfinished = "ls %s/instances/*/transaction.json" % ROOT
+        busy = "systemctl show --value --property=ActiveState specdec-job.service | grep -q ing"
+        active = "systemctl is-active --quiet specdec-job.service"
+        self.sh("timeout", "60", "sh", "-c", "while %s || %s || %s; do sleep 0.1; done >/dev/null 2>&1" % (unfinished, active, busy))
+
+    def power_cycle(self) -> None:
+        """Cut the power and start again."""
+        self.hosts("kill", NAME)
+        self.hosts("start", NAME)
