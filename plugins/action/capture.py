@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import tempfile
 import typing as t
+from pathlib import Path
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.specdec.serving.plugins.module_utils import overlays
+from ansible_collections.specdec.serving.plugins.module_utils import findings, overlays, references
 from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, Finding, FindingError
 from ansible_collections.specdec.serving.plugins.plugin_utils import controller
 from ansible_collections.specdec.serving.plugins.plugin_utils.pins import Pins
@@ -32,27 +33,28 @@ class ActionModule(ActionBase):
                 known = pins.reference(reference).get("overlays", {}).get(package)
                 if known and not arguments.get("replace"):
                     return {**result, "changed": False, "digest": known, "manifest": pins.manifest(known), "ignored": []}
-                return {**result, **self._capture(pins, target, arguments, task_vars)}
+                return {**result, **self._capture(pins, target, headline, arguments, task_vars)}
         except AnsibleConnectionFailure as error:
             return {**result, **controller.refusal(headline, [_unreachable(target, reference, pins, str(error))])}
         except FindingError as error:
             return {**result, **controller.refusal(headline, [error.finding])}
 
-    def _capture(self, pins: Pins, target: str, arguments: dict[str, t.Any], task_vars: t.Any) -> dict[str, t.Any]:
+    def _capture(self, pins: Pins, target: str, headline: str, arguments: dict[str, t.Any], task_vars: t.Any) -> dict[str, t.Any]:
         reference, package = arguments["reference"], arguments["package"]
         self._display.display("%s | capture| comparing %s on %s with its RECORD" % (target, package, reference))
         archive = self._connection._shell.join_path(self._make_tmp_path(), "overlay.tar")
         arguments["archive"] = archive
         answer = self._execute_module(module_name="specdec.serving.capture", module_args=arguments, task_vars=task_vars)
         if answer.get("failed"):
-            return answer
+            finding = answer.get("finding")
+            return controller.refusal(headline, [findings.from_dict(finding)]) if finding else answer
         with tempfile.TemporaryDirectory(prefix="specdec-capture-") as scratch:
             local = os.path.join(scratch, "overlay.tar")
             self._connection.fetch_file(archive, local)
             self._remove_tmp_path(self._connection._shell.tmpdir)
-            overlays.unpack(local, pins.bundle(answer["digest"]))
+            overlays.write_bundle(pins.bundle(answer["digest"]), overlays.unpack(Path(local).read_bytes()))
         pins.keep_reference(reference, package, answer["digest"], {"captured_from": answer["venv"], "versions": answer["versions"]})
-        for line in overlays.summary(answer["manifest"], answer["ignored"]):
+        for line in references.summary(answer["manifest"], answer["ignored"]):
             self._display.display("%s | capture| %s" % (target, line))
         return {**answer, "changed": True}
 

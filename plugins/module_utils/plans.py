@@ -17,7 +17,6 @@ from . import arguments, artifacts, environments, locks, probes, releases, schem
 from .findings import ERROR, Finding, FindingError, errors
 from .layout import MARKER, SCHEMA, Layout, unit_name
 
-
 DEFAULT_PORT = 30000
 
 #: Mean tokens per verification below which a draft costs more than it brings.

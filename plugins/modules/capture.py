@@ -77,6 +77,7 @@ ignored:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.specdec.serving.plugins.module_utils import references
+from ansible_collections.specdec.serving.plugins.module_utils.findings import FindingError
 
 
 def main() -> None:
@@ -94,8 +95,8 @@ def main() -> None:
     )
     try:
         captured = references.capture(module.params["venv"], module.params["package"], module.params["archive"])
-    except references.NotCaptured as error:
-        module.fail_json(msg="%s on %s: %s" % (module.params["package"], module.params["reference"], error.finding.text()), finding=error.finding.as_dict())
+    except FindingError as error:
+        module.fail_json(msg="%s: %s" % (module.params["reference"], error.finding.text()), finding=error.finding.as_dict())
     module.exit_json(changed=False, **captured)
 
 

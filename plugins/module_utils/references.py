@@ -1,0 +1,107 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A reference host: where its engine is installed, and what of it is captured."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from pathlib import Path
+
+from . import overlays, records
+from .findings import ERROR, Finding, FindingError
+from .layout import UNITS
+
+#: Versions that the manifest notes, for a target is compared with them.
+CRITICAL = ("torch", "triton", "flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache", "sgl-kernel", "sglang-kernel", "transformers")
+
+
+def site_packages(venv: Path) -> t.Optional[Path]:
+    """The site-packages of a virtual environment; None where it has none."""
+    return next(iter(sorted(venv.glob("lib/python3*/site-packages"))), None)
+
+
+def environments(units: Path = Path(UNITS)) -> list[Path]:
+    """The virtual environments whose Python a unit of this host starts, each once."""
+    found: dict[Path, None] = {}
+    for unit in sorted(units.glob("*.service")):
+        try:
+            text = unit.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        for program in re.findall(r"^ExecStart=[-@:+!]*(/\S+)", text, re.MULTILINE):
+            venv = Path(program).parent.parent
+            if (venv / "pyvenv.cfg").exists():
+                found[venv] = None
+    return list(found)
+
+
+def find(package: str, units: Path = Path(UNITS)) -> Path:
+    """The one environment of this host that a unit uses and that holds ``package``; raises FindingError otherwise."""
+    known = environments(units)
+    holding = [venv for venv in known if _holds(venv, package)]
+    if len(holding) == 1:
+        return holding[0]
+    raise FindingError(
+        Finding(
+            "capture.environment",
+            ERROR,
+            "specdec_reference.venv",
+            "several environments hold %s" % package if holding else "no environment that a unit starts holds %s" % package,
+            found=", ".join(str(venv) for venv in holding or known) or "no unit in %s starts a Python of an environment" % units,
+            expected="one environment with %s" % package,
+            fix="set specdec_reference: {venv: /path/of/the/environment} for the reference",
+        )
+    )
+
+
+def capture(venv: str, package: str, archive: t.Optional[str]) -> dict[str, t.Any]:
+    """Capture the overlay of a package and write it to ``archive``.
+
+    :param venv: the environment; found by itself when empty.
+    :returns: digest, manifest, ignored, venv, versions (of the critical packages).
+
+    Raises FindingError when there is nothing to capture from.
+    """
+    place = Path(venv) if venv else find(package)
+    packages = site_packages(place)
+    if packages is None or not _holds(place, package):
+        raise FindingError(
+            Finding(
+                "capture.no-package",
+                ERROR,
+                "specdec_reference.venv",
+                "%s is not installed there" % package,
+                found="no %s below %s" % (package, place),
+                expected="an environment with %s installed from a wheel" % package,
+                fix="set specdec_reference.venv of the reference to the environment that holds %s, or name another package in overlays" % package,
+            )
+        )
+    captured = overlays.capture(packages, package, critical=CRITICAL)
+    if archive:
+        path = Path(archive)
+        path.write_bytes(overlays.pack(captured.bundle))
+        path.chmod(0o644)  # fetched by the user that logged in; source code, no secret
+    manifest = dict(captured.bundle.manifest)
+    return {
+        "digest": captured.bundle.digest,
+        "manifest": manifest,
+        "ignored": [dict(one) for one in captured.ignored],
+        "venv": str(place),
+        "versions": manifest["reference_versions"],
+    }
+
+
+def _holds(venv: Path, package: str) -> bool:
+    packages = site_packages(venv)
+    return packages is not None and records.find(records.distributions(packages), package) is not None
+
+
+def summary(manifest: t.Mapping[str, t.Any], ignored: t.Sequence[t.Mapping[str, str]]) -> list[str]:
+    """What was captured and what was not, in lines for a person."""
+    base = manifest["base"]
+    lines = ["overlay %s on %s %s:" % (manifest["digest"], base["name"], base["version"])]
+    lines += ["  %-6s %s" % (entry["action"], entry["path"]) for entry in manifest["files"]]
+    lines += ["  not captured: %s (%s)" % (one["path"], one["reason"]) for one in ignored]
+    return lines
