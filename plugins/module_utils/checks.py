@@ -19,8 +19,8 @@ import traceback
 import typing as t
 from pathlib import Path
 
-from . import apinames, gates, parity, probes, records, releases, units
-from .findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding, FindingError
+from . import apinames, gates, locks, overlays, parity, probes, records, releases, units
+from .findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding, FindingError, errors
 from .layout import MARKER, Layout, unit_name
 from .runners import Progress, Runner
 
@@ -52,6 +52,8 @@ class Check:
 
 CHECKS = (
     Check("environment.complete", "files", "The environment of the release is built and its papers can be read."),
+    Check("lock.unreadable", "lock", "The environment's lock can be read."),
+    Check("lock.edited", "lock", "The environment's lock was not changed after it was made."),
     Check("lock.satisfied", "lock", "Exactly the packages of the lock are installed, at exactly its versions."),
     Check("lock.engine-version", "lock", "The engine is of the version that was asked for."),
     Check("record.changed", "record", "Every installed file has the content that its RECORD, or the overlay, gives it."),
@@ -100,7 +102,6 @@ CHECKS = (
 class Subject:
     """What is proven, as read from the host's disk.
 
-    :param installed: version by normalised name of distribution.
     :param overlay: manifests of the applied overlays, in order.
     """
 
@@ -130,7 +131,7 @@ class Subject:
     @property
     def overlaid(self) -> dict[str, t.Optional[str]]:
         """What the overlays did: path → sha256, or None for a file they took away."""
-        return {entry["path"]: entry["result"] for manifest in self.overlay for entry in manifest["files"]}
+        return overlays.expected(self.overlay)
 
     def lacks(self, part: str, distributions: t.Iterable[str]) -> bool:
         """Whether the lane has no such part, and none of its distributions is installed."""
@@ -138,11 +139,13 @@ class Subject:
 
 
 def prove(spec: t.Mapping[str, t.Any], runner: Runner, progress: Progress, proc: Path = gates.PROC, shm: Path = SHM) -> dict[str, t.Any]:
-    """Judge a release that is on the disk; nothing is changed.
+    """Judge a release that is on the disk; nothing of it is changed.
+
+    A release without an error is noted as proven beside the instance's releases; one with an error loses the note.
 
     :param spec: root, instance, release, wanted {engine, version}; and where given ``skip``, ids of checks to leave out, and
         ``deadline``, seconds for the imports and the dry run.
-    :return: findings (as dictionaries), timings (seconds by group and by stage of the probe), skipped (ids).
+    :return: ok, changed, findings (as dictionaries), timings (seconds by group and by stage of the probe), skipped (ids).
     """
     skip = set(spec.get("skip", ()))
     found: list[Finding] = []
@@ -154,7 +157,7 @@ def prove(spec: t.Mapping[str, t.Any], runner: Runner, progress: Progress, proc:
     try:
         subject = load(spec)
     except FindingError as error:
-        return _result([*found, error.finding], timings, skip)
+        return _result(spec, [*found, error.finding], timings, skip)
     found.append(Finding("environment.complete", OK, subject.facts["environment"], "built, and its papers can be read"))
 
     def probe() -> list[Finding]:
@@ -179,7 +182,7 @@ def prove(spec: t.Mapping[str, t.Any], runner: Runner, progress: Progress, proc:
         if running:
             found += running.result()
     found.append(Finding("prove.completed", OK, "prove", "every group of checks ran"))
-    return _result(found, timings, skip)
+    return _result(spec, found, timings, skip)
 
 
 def load(spec: t.Mapping[str, t.Any]) -> Subject:
@@ -201,8 +204,19 @@ def load(spec: t.Mapping[str, t.Any]) -> Subject:
     return Subject(layout, release, spec["wanted"], site_packages, lock, overlay, distributions)
 
 
-def _result(found: t.Iterable[Finding], timings: t.Mapping[str, float], skip: t.Collection[str]) -> dict[str, t.Any]:
-    return {"findings": [one.as_dict() for one in found if one.id not in skip], "timings": dict(timings), "skipped": sorted(skip)}
+def _result(
+    spec: t.Mapping[str, t.Any], found: t.Iterable[Finding], timings: t.Mapping[str, float], skip: t.Collection[str]
+) -> dict[str, t.Any]:
+    kept = [one for one in found if one.id not in skip]
+    result = {"findings": [one.as_dict() for one in kept], "timings": dict(timings), "skipped": sorted(skip)}
+    ok = not errors(kept)
+    note = Layout(spec["root"]).instance(spec["instance"]) / "proven" / ("%s.json" % spec["release"])
+    if ok:
+        note.parent.mkdir(exist_ok=True)
+        releases.write_durably(note, json.dumps(result))
+    else:
+        note.unlink(missing_ok=True)
+    return {"ok": ok, "changed": False, **result}
 
 
 def _timed(name: str, group: t.Callable[[], list[Finding]], timings: dict[str, float]) -> list[Finding]:
@@ -221,18 +235,14 @@ def _timed(name: str, group: t.Callable[[], list[Finding]], timings: dict[str, f
 # The lock
 
 
-def locked(text: str) -> dict[str, str]:
-    """Version by normalised name in the text of a lock (requirements with hashes, one ``name==version`` each)."""
-    rows = re.findall(r"^([A-Za-z0-9][\w.-]*)(?:\[[^]]*\])?\s*==\s*([^\s;\\]+)", text, re.MULTILINE)
-    return {records.normalized(name): version for name, version in rows}
-
-
 def lock_findings(subject: Subject) -> list[Finding]:
-    """``lock.satisfied`` and ``lock.engine-version``."""
-    return [
-        lock_satisfied(locked(subject.lock), subject.installed),
-        engine_version(subject.facts["dry_run"]["package"], subject.wanted, subject.installed),
-    ]
+    """``lock.*``: the lock can be read, is what is installed, and holds the engine that was asked for."""
+    engine = engine_version(subject.facts["dry_run"]["package"], subject.wanted, subject.installed)
+    try:
+        wanted = locks.parse(subject.lock, "lock of environment %s" % subject.facts["environment"]).versions
+    except FindingError as error:
+        return [error.finding, engine]
+    return [lock_satisfied(wanted, subject.installed), engine]
 
 
 def lock_satisfied(wanted: t.Mapping[str, str], installed: t.Mapping[str, str]) -> Finding:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import yaml
 
-from ansible_collections.specdec.serving.plugins.module_utils import checks, probes, releases
+from ansible_collections.specdec.serving.plugins.module_utils import checks, locks, probes, releases
 from ansible_collections.specdec.serving.plugins.module_utils.layout import MARKER, Layout, digest, unit_name
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
 
@@ -127,6 +127,7 @@ class World:
         }
         self.wanted = {"engine": "sglang", "version": "0.5.23"}
         self.edit_unit: t.Callable[[str], str] = str
+        self.edit_lock: t.Callable[[str], str] = str
         self.analyze = {"verify": Completed(0, "", ""), "security": Completed(0, "→ Overall exposure level for x.service: 1.1 OK 🙂", "")}
         self.transient: t.Optional[Completed] = None
         self.started: list[list[str]] = []
@@ -176,8 +177,8 @@ class World:
         (directory / "launch.py").write_text("")
         (self.directory / "environment.json").write_text("{}")
         (self.directory / "overlay.json").write_text(json.dumps(self.overlay))
-        lines = ["%s==%s \\\n    --hash=sha256:00" % item for item in self.lock.items()]
-        (self.directory / "lock.txt").write_text("# specdec: {}\n%s\n" % "\n".join(lines))
+        packages = tuple(locks.Package(name, version, ("0" * 64,)) for name, version in sorted(self.lock.items()))
+        (self.directory / "lock.txt").write_text(self.edit_lock(locks.Lock(packages, {}).text()))
         if self.marker:
             (self.directory / MARKER).touch()
         return identity

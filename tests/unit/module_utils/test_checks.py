@@ -62,6 +62,8 @@ STRAY = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import
 #: id → what makes it speak; the second argument is pytest's monkeypatch.
 CASES: dict[str, t.Callable[[World, pytest.MonkeyPatch], t.Any]] = {
     "environment.complete": lambda world, _m: setattr(world, "marker", False),
+    "lock.unreadable": lambda world, _m: setattr(world, "edit_lock", lambda text: text.partition("\n")[2]),
+    "lock.edited": lambda world, _m: setattr(world, "edit_lock", lambda text: text.replace("2.9.1", "2.9.0")),
     "lock.satisfied": lambda world, _m: world.lock.update(requests="2.0"),
     "lock.engine-version": lambda world, _m: world.wanted.update(version="0.5.9"),
     "record.changed": lambda world, _m: world.write("torch/__init__.py", "# by hand\n"),
@@ -178,9 +180,15 @@ def test_a_lane_without_flashinfer_and_kernel(world: World) -> None:
     }
 
 
-def test_locks_are_read_with_extras_markers_and_hashes() -> None:
-    text = "# specdec: {}\nA_b[x,y]==1.0 ; python_version >= '3' \\\n    --hash=sha256:aa==\nc==2.0+cpu\\\n"
-    assert checks.locked(text) == {"a-b": "1.0", "c": "2.0+cpu"}
+def test_a_release_is_noted_as_proven_until_it_fails(world: World) -> None:
+    note = world.layout.instance("main") / "proven"
+    result = world.prove(PROBE)
+    assert result["ok"]
+    assert len(list(note.iterdir())) == 1
+    world.write("torch/__init__.py", "# by hand\n")
+    result = world.prove(PROBE)
+    assert not result["ok"]
+    assert list(note.iterdir()) == []
 
 
 @pytest.mark.parametrize(
