@@ -40,7 +40,8 @@ def copy_tree(destination: Path) -> None:
 
 def link_pythons(directory: Path) -> set[str]:
     """Link the machine's real interpreters into a directory (shims answer for versions they do not have); their versions."""
-    directory.mkdir()
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
     for _attempt in range(2):
         listed = subprocess.run([str(CHECKOUT / "scripts" / "pythons"), str(directory)], check=True, capture_output=True, text=True)
         versions = {line.split()[0] for line in listed.stdout.splitlines()}
@@ -100,9 +101,10 @@ def main(series: str = "") -> int:
     command = ["uv", "tool", "run", "--quiet", "--from", "ansible-core==%s.*" % series, "ansible-test"] if series else ["ansible-test"]
     # outside the checkout: below it, ansible-test asks git, which ignores the copy
     with tempfile.TemporaryDirectory(prefix="specdec-sanity-") as scratch:
-        tree, pythons = Path(scratch, "ansible_collections", "specdec", "serving"), Path(scratch, "python")
+        tree = Path(scratch, "ansible_collections", "specdec", "serving")
         tree.mkdir(parents=True)
         copy_tree(tree)
+        pythons = STATE / "python"  # always the same: its virtual environments are kept per interpreter path
         versions = link_pythons(pythons)
         status = ansible_test(tree, command, pythons)
         seen = report(tree / "tests" / "output" / "junit")
