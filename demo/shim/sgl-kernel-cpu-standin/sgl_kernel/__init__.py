@@ -41,6 +41,21 @@ def copy_all_layer_kv_cache_cpu(data_ptrs: torch.Tensor, strides: torch.Tensor, 
             ctypes.memmove(base + target * stride, row, stride)
 
 
+def assign_req_to_token_pool_cpu(
+    req_pool_indices: torch.Tensor,
+    req_to_token: torch.Tensor,
+    start_offset: torch.Tensor,
+    end_offset: torch.Tensor,
+    out_cache_loc: torch.Tensor,
+    pool_len: int,
+) -> None:
+    """Give each request the next cache locations of ``out_cache_loc`` at its places ``[start, end)``."""
+    done = 0
+    for row, start, end in zip(req_pool_indices.tolist(), start_offset.tolist(), end_offset.tolist()):
+        req_to_token[row, start:end] = out_cache_loc[done : done + end - start].to(req_to_token.dtype)
+        done += end - start
+
+
 def assign_extend_cache_locs_cpu(
     req_pool_indices: torch.Tensor,
     req_to_token: torch.Tensor,
