@@ -216,7 +216,14 @@ class Planner:
                 "engine": "%s %s" % (stack.engine, stack.version),
                 "lane": stack.lane,
                 "packages": len(lock.packages),
-                "job": {**self._job("build"), "environment": content, "lock": lock.text(), "python": python["path"], "uv_env": {}},
+                "job": {
+                    **self._job("build"),
+                    "environment": content,
+                    "lock": lock.text(),
+                    "python": python["path"],
+                    "critical": list(self.tables["engines"][stack.engine]["kernel_packages"]),
+                    "uv_env": {},
+                },
             }
             if not present:
                 self._check_disk(stack.lane)
@@ -411,7 +418,7 @@ def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
     lines += ["pins lack %s" % (pin.get("name") or "the overlay of %s on %s" % (pin["package"], pin["reference"])) for pin in plan["missing_pins"]]
     for kind, artifacts_ in plan["artifacts"].items():
         if artifacts_:
-            lines.append("send %s: %s" % (kind, ", ".join(os.path.basename(one["dest"]) for one in artifacts_)))
+            lines.append("send %s: %s" % (kind, ", ".join(os.path.relpath(one["dest"], plan["root"]) for one in artifacts_)))
     lines += [
         "build environment %s: %s, lane %s, %d packages" % (one["id"], one["engine"], one["lane"], one["packages"])
         for one in plan["environments"]
