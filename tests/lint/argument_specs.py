@@ -18,9 +18,16 @@ import yaml
 ROLES = Path(__file__).resolve().parents[2] / "roles"
 
 
+class Loader(yaml.SafeLoader):
+    """YAML with Ansible's ``!unsafe``, which keeps a template in a specification from being evaluated."""
+
+
+Loader.add_constructor("!unsafe", Loader.construct_scalar)
+
+
 def load(path: Path) -> dict[str, t.Any]:
     """A YAML file's mapping; empty where there is no file."""
-    return (yaml.safe_load(path.read_text()) or {}) if path.exists() else {}
+    return (yaml.load(path.read_text(), Loader) or {}) if path.exists() else {}
 
 
 def entry_points(role: Path) -> set[str]:
