@@ -23,7 +23,7 @@ ID = re.compile(r"[a-z]+\.(?!json|txt|py|yml|yaml)[a-z][a-z-]+")
 
 
 def finding_ids(known: t.Collection[str]) -> tuple[set[str], set[str]]:
-    """Whole ids, also of the areas that are known already, and the areas of those that are put together, both from the source of the core."""
+    """Whole ids, also of the areas that are known already, and the areas of those that are put together, from the core."""
     constants, areas, composed = set(), set(known), set()
     for path in CORE.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
