@@ -329,12 +329,14 @@ def _ended(report: Report) -> list[Finding]:
         return [*found, Finding("import.hang", ERROR, stage, message, "still running at the deadline", "an end", evidence, fix=fix)]
     if not end or end["signal"] or unfinished:
         how = "the probe was killed from outside"
-        cause = "A limit of the unit or of the host's memory is likely: the supervisor was ended, too."
+        cause = "Its supervisor was ended, too: a lack of memory is likely."
+        fix = "Look for the kernel's killer (`journalctl -k`), and give host or container more memory."
         if end:
+            fix = _REBUILD
             how = "killed by %s" % signal.Signals(end["signal"]).name if end["signal"] else "ended by itself with status %s" % end["status"]
             cause = "Compiled code crashed." if end["signal"] else "Code ends the process while it is imported."
         message = "the process dies in this stage"
-        found.append(Finding("import.died", ERROR, stage, message, how, "a stage that returns", evidence, cause, _REBUILD))
+        found.append(Finding("import.died", ERROR, stage, message, how, "a stage that returns", evidence, cause, fix))
     if end.get("strays"):
         fix = "Find out which package starts it; it would stay beside the engine."
         message = "a process is left behind by an import"

@@ -175,7 +175,7 @@ def chain(error: BaseException) -> list[dict[str, t.Any]]:
 def _where(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return "%s:%s" % (error.filename, error.lineno)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
     return "%s:%s" % (frames[-1].filename, frames[-1].lineno) if frames else ""
 
 

@@ -207,7 +207,7 @@ def test_systemd_complaints_about_other_units_and_without_the_tool() -> None:
     assert checks.unit_verified("a.service", 0, "b.service:1: Unknown key name\n").verdict == OK
     assert checks.unit_verified("a.service", 0, "/x/a.service:1: Unknown key name, ignoring.\n").verdict == WARNING
     assert checks.unit_verified("a.service", 127, "").verdict == COULD_NOT_CHECK
-    assert checks.unit_exposure("a.service", "unrecognized option '--offline'").verdict == NOT_APPLICABLE
+    assert checks.unit_exposure("a.service", "unrecognized option '--offline'", 1.5).verdict == NOT_APPLICABLE
 
 
 def test_the_instances_own_listener_is_fine(world: World) -> None:
