@@ -32,8 +32,9 @@ _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 #: What inputs hold beyond what decides the resolution: how to reach it, and what to check it against.
 _NOT_IDENTITY = ("machine", "torch", "torch_builds", "flashinfer", "parts", "kernel", "kernels", "lacks")
 
-#: Settings of uv that would make the same inputs give another lock on another controller.
-_NEUTRAL = ("UV_OVERRIDE", "UV_CONSTRAINT", "UV_EXCLUDE", "UV_BUILD_CONSTRAINT", "UV_NO_BINARY_PACKAGE")
+#: Settings of uv that would make the same inputs give another lock on another controller, besides those that
+#: an option on the command line replaces anyway.
+_NEUTRAL = ("UV_CONSTRAINT", "UV_BUILD_CONSTRAINT", "UV_NO_BINARY_PACKAGE")
 
 _TIMEOUT = 900.0
 
@@ -435,8 +436,8 @@ def _unsatisfiable(subject: str, reason: str, text: str, wanted: t.Mapping[str, 
         fix = "Pin the packages that are named to versions that fit in specdec_pins."
         return Finding("lock.unsatisfiable", ERROR, subject, "the requirements contradict each other", reason, cause=cause, fix=fix)
     sides = [(who, what.rstrip(",")) for who, what, name in clash if name == common]
-    pinned = {re.split(r"[\[<>=!~]", line)[0] for line in wanted["overrides"]}
-    movable = [who.partition("==")[0] for who, _what in sides if who.partition("==")[0] not in pinned | {wanted["engine"]}]
+    pinned = {_bare(line) for line in wanted["overrides"]}
+    movable = [_bare(who) for who, _what in sides if _bare(who) not in pinned | {wanted["engine"]}]
     return Finding(
         "lock.unsatisfiable",
         ERROR,
@@ -447,3 +448,8 @@ def _unsatisfiable(subject: str, reason: str, text: str, wanted: t.Mapping[str, 
         cause=cause,
         fix="Pin %s to a version that fits the other in specdec_pins." % " or ".join([*movable, common]),
     )
+
+
+def _bare(requirement: str) -> str:
+    """A requirement's name alone."""
+    return re.split(r"[\[<>=!~]", requirement)[0]

@@ -1,0 +1,399 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Locks: their text and id, what is refused, and real resolutions against an index of stand-in wheels."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.specdec.serving.plugins.module_utils import locks, stacks
+from ansible_collections.specdec.serving.plugins.module_utils.findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, FindingError
+from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
+from ansible_collections.specdec.serving.plugins.plugin_utils import controller, hosttools
+
+PARTS = ("flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache")
+
+STACK = stacks.Stack(
+    engine="sglang",
+    version="0.5.9",
+    lane="cu128",
+    machine="x86_64",
+    python="3.12",
+    platform="x86_64-manylinux_2_36",
+    requirements=("sglang==0.5.9",),
+    overrides=(),
+    excludes=(),
+    builds=(),
+    indexes=(),
+    torch="2.9.1",
+    torch_builds={"2.9.1": "cu128", "2.11.0": "cu130"},
+    flashinfer="0.6.3",
+    parts=PARTS,
+    kernel=("sgl-kernel", "0.3.21"),
+    kernels=("sgl-kernel", "sglang-kernel"),
+    lacks=(),
+)
+GOOD = {
+    "sglang": "0.5.9",
+    "torch": "2.9.1",
+    "flashinfer-python": "0.6.3",
+    "flashinfer-cubin": "0.6.3",
+    "sgl-kernel": "0.3.21",
+    "nvidia-nccl-cu12": "2.27.5",
+}
+
+
+def inputs(**changes):
+    exclude_newer = changes.pop("exclude_newer", "")
+    return locks.inputs(dataclasses.replace(STACK, **changes), exclude_newer)
+
+
+def lock_of(versions, wanted=None):
+    packages = tuple(locks.Package(name, version, ("0" * 64,)) for name, version in sorted(versions.items()))
+    return locks.Lock(packages, locks.identity(wanted or inputs()))
+
+
+def verdicts(versions, **changes):
+    wanted = inputs(**changes)
+    return {one.id: one for one in locks.check(lock_of(versions, wanted), wanted)}
+
+
+def wheel(directory, name, version, requires=(), extras=(), tag="py3-none-any"):
+    """Write a wheel without content; the same arguments give the same bytes."""
+    directory.mkdir(parents=True, exist_ok=True)
+    stem = "%s-%s" % (name.replace("-", "_"), version)
+    path = directory / ("%s-%s.whl" % (stem, tag))
+    metadata = ["Metadata-Version: 2.1", "Name: " + name, "Version: " + version]
+    metadata += ["Provides-Extra: " + extra for extra in extras] + ["Requires-Dist: " + one for one in requires]
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, text in (("METADATA", "\n".join(metadata) + "\n"), ("WHEEL", "Wheel-Version: 1.0\nTag: %s\n" % tag), ("RECORD", "")):
+            archive.writestr(zipfile.ZipInfo("%s.dist-info/%s" % (stem, member), (1980, 1, 1, 0, 0, 0)), text)
+    return path
+
+
+class Index:
+    """A package index in a directory."""
+
+    def __init__(self, root):
+        self.root = root
+        self.root.mkdir()
+
+    def add(self, name, version, requires=(), extras=(), tag="py3-none-any"):
+        directory = self.root / name
+        wheel(directory, name, version, requires, extras, tag)
+        links = "".join('<a href="%s">%s</a>\n' % (path.name, path.name) for path in sorted(directory.glob("*.whl")))
+        (directory / "index.html").write_text(links, encoding="utf-8")
+
+    @property
+    def url(self):
+        return self.root.as_uri()
+
+
+@pytest.fixture
+def index(tmp_path):
+    """What the release needs, as upstream's metadata says it."""
+    made = Index(tmp_path / "index")
+    made.add(
+        "sglang",
+        "0.5.9",
+        ["torch==2.9.1", "flashinfer_python==0.6.3", "flashinfer_cubin==0.6.3", "sgl-kernel==0.3.21", "quack-kernels==0.2.4"],
+    )
+    made.add("torch", "2.9.1", ["nvidia-nccl-cu12"])
+    for version in ("2.26.2", "2.27.5"):
+        made.add("nvidia-nccl-cu12", version)
+    made.add("sgl-kernel", "0.3.21")
+    for version, least in (("0.6.3", "4.3.4"), ("0.6.8.post1", "4.4.2"), ("0.7.2", "4.5")):
+        made.add("flashinfer-python", version, ["nvidia-cutlass-dsl>=" + least])
+        made.add("flashinfer-cubin", version)
+    made.add("quack-kernels", "0.2.3", ["nvidia-cutlass-dsl==4.3.5"])
+    made.add("quack-kernels", "0.2.4", ["nvidia-cutlass-dsl>=4.3.4,<4.4.0"])
+    made.add("quack-kernels", "0.3.2", ["nvidia-cutlass-dsl>=4.4.0"])
+    for version in ("4.3.5", "4.4.2"):
+        made.add("nvidia-cutlass-dsl", version)
+    return made
+
+
+def resolve(index, wanted, directories=(), **env):
+    settings = {"UV_DEFAULT_INDEX": index.url, "UV_CACHE_DIR": str(index.root.parent / "cache"), **env}
+    return locks.lock(wanted, controller.run, hosttools.find_uv(), directories, settings)
+
+
+def finding_of(call, *arguments, **options):
+    with pytest.raises(FindingError) as caught:
+        call(*arguments, **options)
+    return caught.value.finding
+
+
+class TestText:
+    def test_is_read_back_the_same(self):
+        lock = dataclasses.replace(lock_of(GOOD), wheels=({"name": "torch", "version": "2.9.1", "filename": "t.whl", "sha256": "0" * 64},))
+        assert locks.parse(lock.text()) == lock
+
+    def test_is_what_pip_reads_with_hashes(self):
+        lines = lock_of({"a": "1+cpu"}).text().splitlines()
+        assert lines[0].startswith("# specdec: {")
+        assert lines[1:] == ["a==1+cpu \\", "    --hash=sha256:" + "0" * 64]
+
+    def test_names_and_hashes_are_put_in_order(self):
+        header = lock_of({}).text().splitlines()[0]
+        text = "B_b==2 --hash=sha256:%s \\\n  --hash=sha256:%s\na==1 \\\n    --hash=sha256:%s\n" % ("f" * 64, "1" * 64, "2" * 64)
+        expected = (locks.Package("a", "1", ("2" * 64,)), locks.Package("b-b", "2", ("1" * 64, "f" * 64)))
+        lock = locks.Lock(expected, locks.identity(inputs()))
+        assert locks.parse(header.replace(lock_of({}).id, lock.id) + "\n" + text) == lock
+
+    @pytest.mark.parametrize("line", ["a>=1 --hash=sha256:" + "0" * 64, "a==1", "--index-url x", "a @ file:///a.whl", "a==1 --hash=md5:00"])
+    def test_anything_else_is_no_lock(self, line):
+        header = lock_of({}).text().splitlines()[0]
+        assert finding_of(locks.parse, header + "\n" + line + "\n").id == "lock.unreadable"
+
+    @pytest.mark.parametrize("header", ["", "# made by hand", "# specdec: {", '# specdec: {"id": "x"}'])
+    def test_without_its_first_line_it_is_no_lock(self, header):
+        assert finding_of(locks.parse, header + "\na==1 --hash=sha256:%s\n" % ("0" * 64)).id == "lock.unreadable"
+
+    def test_a_change_by_hand_is_named(self):
+        text = lock_of(GOOD).text().replace("torch==2.9.1", "torch==2.10.0")
+        assert finding_of(locks.parse, text, "x.txt").id == "lock.edited"
+
+
+class TestIds:
+    def test_the_id_is_over_packages_alone(self):
+        lock = lock_of(GOOD)
+        assert dataclasses.replace(lock, inputs={}, wheels=({"name": "x"},)).id == lock.id
+        assert lock_of({**GOOD, "torch": "2.9.2"}).id != lock.id
+
+    def test_the_name_tells_the_stack_and_moves_with_what_decides_the_resolution(self):
+        name = locks.file_name(inputs())
+        assert name.startswith("sglang-0.5.9-cu128-cp312-x86_64-manylinux_2_36-")
+        assert name.endswith(".txt")
+        for change in (
+            {"overrides": ("a==1",)},
+            {"excludes": ("a",)},
+            {"requirements": ("a",)},
+            {"builds": ("a",)},
+            {"exclude_newer": "2026-03-01"},
+        ):
+            assert locks.file_name(inputs(**change)) != name, change
+
+    def test_the_name_does_not_move_with_addresses_or_expectations(self):
+        one = inputs(indexes=(stacks.Index("extra", "https://one.example/simple", ("a",)),))
+        other = inputs(indexes=(stacks.Index("extra", "https://u:p@two.example/simple", ("a",)),), torch_builds={}, kernels=())
+        assert locks.file_name(one) == locks.file_name(other)
+        assert "example" not in dataclasses.replace(lock_of({}), inputs=locks.identity(other)).text()
+
+
+def test_diff_names_what_moved():
+    old, new = lock_of({"a": "1", "b": "1", "c": "1", "d": "1"}), lock_of({"b": "2", "c": "1", "d": "1", "e": "1"})
+    new = dataclasses.replace(new, packages=(*new.packages[:1], locks.Package("c", "1", ("1" * 64,)), *new.packages[2:]))
+    assert locks.diff(old, new) == {"added": {"e": "1"}, "removed": {"a": "1"}, "changed": {"b": ["1", "2"]}, "rehashed": ["c"]}
+
+
+class TestCheck:
+    def test_a_good_lock(self):
+        found = verdicts(GOOD)
+        assert {one.verdict for one in found.values()} == {OK}
+        assert set(found) == {"lock.pins", "lock.torch", "lock.flashinfer", "lock.kernel", "lock.torch-labels", "lock.cuda-major"}
+
+    def test_another_version_of_the_engine(self):
+        one = verdicts({**GOOD, "sglang": "0.5.10"})["lock.pins"]
+        assert (one.verdict, one.found, one.expected) == (ERROR, "sglang 0.5.10", "sglang 0.5.9")
+
+    def test_half_of_flashinfer_is_refused_with_the_pin_that_moves_all(self):
+        one = verdicts({**GOOD, "flashinfer-python": "0.6.8.post1"}, flashinfer="0.6.8.post1")["lock.flashinfer"]
+        assert one.verdict == ERROR
+        assert one.fix == 'Pin all its parts at once: specdec_pins: {flashinfer: "0.6.8.post1"}'
+
+    def test_a_jit_cache_that_only_begins_like_the_version_is_refused(self):
+        assert verdicts({**GOOD, "flashinfer-jit-cache": "0.6.30+cu128"})["lock.flashinfer"].verdict == ERROR
+
+    def test_both_kernel_packages(self):
+        assert verdicts({**GOOD, "sglang-kernel": "0.4.1"})["lock.kernel"].verdict == ERROR
+
+    def test_no_kernel_package(self):
+        without = {name: version for name, version in GOOD.items() if name != "sgl-kernel"}
+        assert verdicts(without)["lock.kernel"].verdict == ERROR
+        assert verdicts(without)["lock.pins"].found == "sgl-kernel missing"
+
+    @pytest.mark.parametrize("version", ["2.9.1+cpu", "2.9.1+cu130", "2.11.0"])
+    def test_a_torch_of_another_lane(self, version):
+        one = verdicts({**GOOD, "torch": version}, torch=version)["lock.torch"]
+        assert one.verdict == ERROR
+        assert one.fix.endswith('{torch: "%s+cu128"}' % version.partition("+")[0])
+
+    def test_a_torch_of_unknown_make_is_never_ok(self):
+        assert verdicts({**GOOD, "torch": "2.9.9"}, torch="2.9.9")["lock.torch"].verdict == COULD_NOT_CHECK
+
+    def test_cuda_libraries_of_another_lane(self):
+        assert verdicts({**GOOD, "nvidia-nccl-cu13": "2.28.9"})["lock.cuda-major"].verdict == ERROR
+
+    def test_a_lane_without_parts_is_not_applicable_only_where_they_are_absent(self):
+        cpu = {"lane": "cpu", "lacks": ("flashinfer", "kernel", "cuda"), "torch": "2.9.1+cpu", "flashinfer": None, "kernel": None}
+        found = verdicts({"sglang": "0.5.9", "torch": "2.9.1+cpu"}, **cpu)
+        assert {one.id for one in found.values() if one.verdict == NOT_APPLICABLE} == {"lock.flashinfer", "lock.kernel", "lock.cuda-major"}
+        assert verdicts({"sglang": "0.5.9", "torch": "2.9.1"}, **cpu)["lock.torch"].verdict == ERROR
+
+
+class TestLocalWheels:
+    def test_directories_are_searched_in_order_and_only_where_they_exist(self, tmp_path):
+        for name in ("configured", "uv", "pip one", "pip"):
+            (tmp_path / name).mkdir()
+        environ = {
+            "UV_FIND_LINKS": "https://wheels.example/x,%s,%s" % (tmp_path / "pip one", tmp_path / "uv"),
+            "PIP_FIND_LINKS": "%s %s" % ((tmp_path / "pip").as_uri(), tmp_path / "uv"),
+        }
+        found = locks.wheel_directories([str(tmp_path / "configured"), str(tmp_path / "absent")], environ)
+        assert [path.name for path in found] == ["configured", "pip one", "uv", "pip"]
+
+    @pytest.mark.parametrize(
+        ("tag", "fits"),
+        [
+            ("py3-none-any", True),
+            ("cp312-cp312-manylinux_2_28_x86_64", True),
+            ("cp310-abi3-manylinux2014_x86_64", True),
+            ("cp311-cp311-manylinux_2_28_x86_64", False),
+            ("cp313-abi3-manylinux_2_28_x86_64", False),
+            ("cp312-cp312-manylinux_2_28_aarch64", False),
+        ],
+    )
+    def test_a_wheel_has_to_fit_python_and_machine(self, tmp_path, tag, fits):
+        path = wheel(tmp_path, "a-b", "1.0+cpu", tag=tag)
+        (tmp_path / "not-a-wheel.whl").touch()
+        assert locks.local_wheel([tmp_path], "a-b", "1.0+cpu", "3.12", "x86_64") == (path if fits else None)
+        assert locks.local_wheel([tmp_path], "a-b", "1.0", "3.12", "x86_64") is None
+
+    def test_a_wheel_that_is_gone_or_built_anew_is_named(self, tmp_path):
+        path = wheel(tmp_path, "a", "1")
+        record = {"name": "a", "version": "1", "filename": path.name, "sha256": "1" * 64}
+        lock = dataclasses.replace(lock_of({"a": "1"}), wheels=(record, {**record, "filename": "b.whl"}))
+        places, found = locks.locate(lock, [tmp_path])
+        assert places == {}
+        assert [one.id for one in found] == ["lock.local-wheel"] * 2
+        assert "built anew" in found[0].message
+
+
+class TestResolution:
+    def test_gives_the_same_lock_every_time_and_no_address(self, index):
+        first, second = resolve(index, inputs()), resolve(index, inputs())
+        assert first == second
+        assert first.versions["flashinfer-cubin"] == "0.6.3"
+        assert str(index.root.parent) not in first.text()
+        assert "://" not in first.text()
+        assert locks.parse(first.text()) == first
+        assert {one.verdict for one in locks.check(first, inputs())} == {OK}
+
+    def test_settings_of_the_controller_do_not_decide_it(self, index, tmp_path, monkeypatch):
+        expected = resolve(index, inputs())
+        (tmp_path / "override.txt").write_text("quack-kernels==0.3.2\n", encoding="utf-8")
+        for name in ("UV_OVERRIDE", "UV_EXCLUDE", "UV_CONSTRAINT", "UV_BUILD_CONSTRAINT"):
+            monkeypatch.setenv(name, str(tmp_path / "override.txt"))
+        monkeypatch.setenv("UV_RESOLUTION", "lowest")
+        wheel(tmp_path / "links", "nvidia-nccl-cu12", "99")
+        monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "links"))
+        assert resolve(index, inputs()) == expected
+
+    def test_half_an_override_resolves_and_is_refused(self, index):
+        wanted = inputs(overrides=("flashinfer-python==0.6.8.post1", "quack-kernels==0.3.2"), flashinfer="0.6.8.post1")
+        lock = resolve(index, wanted)
+        assert [one.id for one in locks.check(lock, wanted) if one.verdict == ERROR] == ["lock.flashinfer"]
+
+    def test_the_whole_override_is_good(self, index):
+        overrides = (
+            "flashinfer-cubin==0.6.8.post1",
+            "flashinfer-jit-cache==0.6.8.post1",
+            "flashinfer-python==0.6.8.post1",
+            "quack-kernels==0.3.2",
+        )
+        wanted = inputs(overrides=overrides, flashinfer="0.6.8.post1")
+        lock = resolve(index, wanted)
+        assert {one.verdict for one in locks.check(lock, wanted)} == {OK}
+        assert lock.versions["nvidia-cutlass-dsl"] == "4.4.2"
+
+    def test_a_clash_is_shortened_to_the_two_requirements(self, index):
+        one = finding_of(resolve, index, inputs(overrides=("flashinfer-cubin==0.6.8.post1", "flashinfer-python==0.6.8.post1")))
+        assert one.id == "lock.unsatisfiable"
+        assert one.subject == "sglang 0.5.9 on lane cu128"
+        sides = one.found.split(" against ")
+        assert sorted(sides) == [
+            "flashinfer-python==0.6.8.post1 requires nvidia-cutlass-dsl>=4.4.2",
+            "quack-kernels==0.2.4 requires nvidia-cutlass-dsl>=4.3.4,<4.4.0",
+        ]
+        assert one.fix == "Pin quack-kernels or nvidia-cutlass-dsl to a version that fits the other in specdec_pins."
+
+    def test_a_version_that_does_not_exist(self, index):
+        one = finding_of(resolve, index, inputs(overrides=("torch==2.9.7",)))
+        assert one.id == "lock.missing-version"
+        assert "torch==2.9.7" in one.found
+
+    def test_a_package_that_has_no_wheel_for_the_platform(self, index):
+        index.add("sgl-kernel", "0.4", tag="cp312-cp312-manylinux_2_39_x86_64")
+        one = finding_of(resolve, index, inputs(overrides=("sgl-kernel==0.4",)))
+        assert one.id == "lock.no-wheel"
+        assert "sgl-kernel==0.4" in one.found
+
+    def test_an_index_that_does_not_answer_is_named_without_its_password(self, index):
+        wanted = inputs(
+            overrides=("torch==2.9.1+cu130",), indexes=(stacks.Index("extra", "http://user:secret@127.0.0.1:9/whl", ("torch",)),)
+        )
+        one = finding_of(resolve, index, wanted, UV_HTTP_RETRIES="0")
+        assert one.id == "lock.index-unreachable"
+        assert "127.0.0.1:9/whl/torch/" in one.found
+        assert "secret" not in one.text()
+
+    def test_a_password_that_uv_prints_is_not_repeated(self):
+        def leaky(argv, **_options):
+            return Completed(
+                2, "", "error: Failed to fetch: `https://user:secret@index.example/simple/torch/`\n  cause: refused by https://u:secret@x"
+            )
+
+        one = finding_of(locks.lock, inputs(), leaky, "uv")
+        assert one.id == "lock.index-unreachable"
+        assert one.found == "https://***@index.example/simple/torch/"
+        assert "secret" not in one.text()
+
+    def test_a_local_wheel_is_taken_where_its_version_is_pinned_and_recorded_with_its_hash(self, index, tmp_path):
+        path = wheel(tmp_path / "wheels", "torch", "2.9.1+cu130", tag="cp312-cp312-manylinux_2_28_x86_64")
+        wheel(tmp_path / "wheels", "quack-kernels", "99")
+        dead = (stacks.Index("torch-cu130", "http://127.0.0.1:9/whl", ("torch",)),)
+        wanted = inputs(overrides=("torch==2.9.1+cu130",), indexes=dead, lane="cu130")
+        lock = resolve(index, wanted, [tmp_path / "wheels"])
+        assert [(one["name"], one["version"], one["filename"]) for one in lock.wheels] == [("torch", "2.9.1+cu130", path.name)]
+        assert lock.versions["quack-kernels"] == "0.2.4", "a wheel that nobody asked for decided the lock"
+        assert locks.locate(lock, [tmp_path / "wheels"]) == ({lock.wheels[0]["sha256"]: path}, [])
+
+    def test_excluded_packages_are_left_out(self, index):
+        assert "quack-kernels" not in resolve(index, inputs(excludes=("quack-kernels",))).versions
+
+    def test_what_it_makes_can_be_installed(self, index, tmp_path):
+        (tmp_path / "lock.txt").write_text(resolve(index, inputs()).text(), encoding="utf-8")
+        argv = [hosttools.find_uv(), "pip", "install", "--quiet", "--require-hashes", "--no-deps", "--target", str(tmp_path / "site")]
+        argv += [
+            "--python",
+            sys.executable,
+            "--cache-dir",
+            str(tmp_path / "cache"),
+            "--default-index",
+            index.url,
+            "-r",
+            str(tmp_path / "lock.txt"),
+        ]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "site" / "sglang-0.5.9.dist-info").is_dir()
+
+    def test_a_uv_that_cannot_be_started(self, index):
+        assert finding_of(locks.lock, inputs(), controller.run, "/nowhere/uv").id == "lock.uv"
+        assert finding_of(locks.lock, inputs(), controller.run, shutil.which("false")).id == "lock.failed"
+
+    def test_nothing_is_left_behind(self, index, tmp_path, monkeypatch):
+        scratch = tmp_path / "scratch"
+        scratch.mkdir()
+        monkeypatch.setattr("tempfile.tempdir", str(scratch))
+        resolve(index, inputs())
+        assert list(Path(scratch).iterdir()) == []
