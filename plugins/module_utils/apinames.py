@@ -6,14 +6,17 @@
 Both sides are read as files, nothing is imported: an import needs the GPU's own code paths to show
 what is missing there. A use counts as guarded, and is left out, when its failure is provided for: in
 a ``try`` that catches ImportError, AttributeError or everything, or under an ``if`` that asks the
-package itself (``hasattr``, ``find_spec``, its version). An ``if`` on the platform is no guard: on
-that platform the import is what fails.
+package itself (``hasattr``, ``find_spec``, its version). What is only for hardware without CUDA (by
+the ``if``, the function or the file it stands in) is left out, too: no lane with these packages runs
+there. An ``if`` on anything else, such as the generation of the GPU, is no guard: the import fails
+exactly where it is true.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 import typing as t
 from pathlib import Path
 
@@ -23,6 +26,8 @@ MISSING = "api.missing-name"
 
 _CATCHES = frozenset(("ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"))
 _ASKS = frozenset(("hasattr", "find_spec", "__version__", "Version", "version"))
+_ELSEWHERE = re.compile(r"(^|[^a-z])(cpu|amx|hip|rocm|amd|aiter|gfx[0-9a-z]*|npu|xpu|musa|hpu|mps)([^a-z]|$)")
+_CUDA = re.compile(r"(^|[^a-z])(cuda|nvidia|sm\d+|hopper|blackwell)([^a-z]|$)")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _SHOWN = 20
 
@@ -199,7 +204,7 @@ class _Reader(ast.NodeVisitor):
         self.file = file
         self.found: list[Use] = []
         self.modules = {package: package}  # local name -> module
-        self.guarded = 0
+        self.guarded = int(_elsewhere(file))
         self.late = 0
 
     def visit_Import(self, node: ast.Import) -> None:
@@ -229,8 +234,12 @@ class _Reader(ast.NodeVisitor):
 
     def visit_If(self, node: ast.If) -> None:
         self.visit(node.test)
-        asks = any(_name(part) in _ASKS for part in ast.walk(node.test))
-        self._visit_all([*node.body, *node.orelse], guarded=asks or _type_checking(node.test))
+        names = [name for name in map(_name, ast.walk(node.test)) if name]
+        asks = bool(_ASKS.intersection(names)) or names == ["TYPE_CHECKING"]
+        elsewhere = _elsewhere(" ".join(names))
+        negated = any(isinstance(part, ast.Not) for part in ast.walk(node.test))
+        self._visit_all(node.body, guarded=asks or (elsewhere and not negated))
+        self._visit_all(node.orelse, guarded=asks or (elsewhere and negated))
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self._function(node)
@@ -241,9 +250,9 @@ class _Reader(ast.NodeVisitor):
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self._function(node)
 
-    def _function(self, node: ast.AST) -> None:
+    def _function(self, node: t.Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda]) -> None:
         self.late += 1
-        self.generic_visit(node)
+        self._visit_all(ast.iter_child_nodes(node), guarded=_elsewhere(getattr(node, "name", "")))
         self.late -= 1
 
     def _visit_all(self, nodes: t.Iterable[ast.AST], guarded: bool = False) -> None:
@@ -274,8 +283,9 @@ def _catches(node: t.Optional[ast.expr]) -> bool:
     return node is None or any(_name(part) in _CATCHES for part in ast.walk(node))
 
 
-def _type_checking(node: ast.expr) -> bool:
-    return _name(node) == "TYPE_CHECKING"
+def _elsewhere(words: str) -> bool:
+    """Whether names or a path speak of hardware without CUDA alone."""
+    return bool(_ELSEWHERE.search(words.lower())) and not _CUDA.search(words.lower())
 
 
 def _name(node: ast.AST) -> str:

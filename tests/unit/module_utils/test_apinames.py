@@ -103,6 +103,34 @@ def test_names_that_are_missing(site, source, name, line):
 @pytest.mark.parametrize(
     "source",
     [
+        "if is_cpu():\n    from flashinfer import x\n",
+        "if is_cuda():\n    pass\nelif _is_npu:\n    from flashinfer import x\n",
+        "if not get_platform().is_hip:\n    pass\nelse:\n    from flashinfer import x\n",
+        "def build_xpu_ids():\n    from flashinfer import x\n",
+    ],
+)
+def test_what_runs_on_other_hardware_does_not_count(site, source):
+    assert [one.verdict for one in check(site, source)] == [OK]
+    write(site, "engine/xpu_backend.py", "from flashinfer import x\n")
+    assert [one.verdict for one in check(site, source)] == [OK]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if is_cuda() or is_hip():\n    from flashinfer import x\n",
+        "if not is_cpu():\n    from flashinfer import x\n",
+        "if is_cpu():\n    pass\nelse:\n    from flashinfer import x\n",
+        "if cpuset:\n    from flashinfer import x\n",
+    ],
+)
+def test_what_runs_on_cuda_too_counts(site, source):
+    assert [one.subject for one in check(site, source)] == ["flashinfer.x"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
         "try:\n    from flashinfer import mm_mxfp8\nexcept ImportError:\n    mm_mxfp8 = None\n",
         "try:\n    from flashinfer import mm_mxfp8\nexcept (ValueError, ModuleNotFoundError):\n    pass\n",
         "try:\n    import flashinfer.gone\nexcept:\n    pass\n",
