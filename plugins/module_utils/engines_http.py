@@ -25,7 +25,7 @@ class TimedOut(HttpError):
 #: Straight to the engine: a proxy of the environment must not answer for it.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-_SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{[^}]*\})?\s+(\S+)")
+_SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{.*\})?\s+(\S+)")
 
 
 def parse_metrics(text: str) -> dict[str, float]:

@@ -37,7 +37,9 @@ _FEW_TOKENS = 8
 
 def unit_state(runner: Runner, unit: str) -> dict[str, str]:
     """What systemd says of a unit, by property; without values where it knows no such unit."""
-    names = "ActiveState,SubState,Result,MainPID,NRestarts,ExecMainStatus,UnitFileState,TimeoutStopUSec,StateChangeTimestamp"
+    names = (
+        "ActiveState,SubState,Result,MainPID,NRestarts,ExecMainStatus,UnitFileState,NeedDaemonReload,TimeoutStopUSec,StateChangeTimestamp"
+    )
     answer = runner(["systemctl", "show", "--property=" + names, unit], timeout=30)
     return dict(line.split("=", 1) for line in answer.stdout.splitlines() if "=" in line)
 

@@ -37,6 +37,7 @@ _DEFAULTS: t.Mapping[str, t.Any] = {
     "sandbox": units.STRICT,
     "gpus": False,
     "clients": [],
+    "dry_run": {"kind": "none"},
 }
 _REQUIRED = ("instance", "environment", "engine", "command", "gate")
 

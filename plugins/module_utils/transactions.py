@@ -511,7 +511,8 @@ class _Transaction:
             path.unlink(missing_ok=True)
         else:
             changed = _place(self.unit, release.unit)
-        if changed:
+        # A process killed between writing and reloading leaves a file in place that systemd has not read.
+        if changed or gates.unit_state(self.runner, self.unit).get("NeedDaemonReload") == "yes":
             _systemctl(self.runner, "daemon-reload")
 
     def _stop(self) -> float:

@@ -41,6 +41,8 @@ if "release" in request:
 if "spec" in request:
     try:
         answer = jobs.start(request["spec"], run)
+        if request["wait"]:
+            request["follow"] = answer["directory"]
     except jobs.Busy as busy:
         answer = {"busy": str(busy)}
 if "follow" in request:
@@ -148,7 +150,7 @@ class Host:
             "secrets": {"api_key": {"option": "api-key", "version": KEY_VERSION}},
             "port": self._ports[instance],
             "stop_timeout": 3,
-            "start_timeout": 4,
+            "start_timeout": 6,
             "gate": {
                 "served_model": "tiny",
                 "speculative": acceptance > 0,
@@ -163,7 +165,7 @@ class Host:
                     "verify": "sglang:spec_verify_calls_total",
                 },
                 "health": "/health",
-                "timeout": 4,
+                "timeout": 6,
             },
             **facts,
         }
@@ -171,13 +173,17 @@ class Host:
         launcher = (CHECKOUT / "roles" / "uv" / "files" / "specdec" / "launch.py").read_text(encoding="utf-8")
         return releases.compose(ROOT, whole, config, launcher)
 
-    def start(self, release: releases.Release, **spec: t.Any) -> dict[str, str]:
-        """Put a release in place and start the switch to it; the job's token and directory, or who is busy."""
+    def install(self, release: releases.Release, **request: t.Any) -> t.Any:
+        """Put a release in place beside what serves."""
+        whole = {"facts": release.facts, "config": release.config, "unit": release.unit, "launcher": release.launcher}
+        return self.agent(release=whole, secrets={KEY_VERSION: KEY}, **request)
+
+    def start(self, release: releases.Release, wait: bool = False, **spec: t.Any) -> dict[str, t.Any]:
+        """Put a release in place and start the switch to it; the job's directory, or who is busy."""
         limits = transactions.deadline(release.facts, release.facts)
         job = {"schema": 1, "kind": "switch", "root": ROOT, "who": "tester", "why": "test", "deadline": limits.total}
         job.update(instance=release.instance, release=release.id, **spec)
-        whole = {"facts": release.facts, "config": release.config, "unit": release.unit, "launcher": release.launcher}
-        return self.agent(release=whole, secrets={KEY_VERSION: KEY}, spec=job)
+        return self.install(release, spec=job, wait=wait)
 
     def follow(self, job: t.Mapping[str, str]) -> dict[str, t.Any]:
         """Wait for a job's end: lines, result, lost."""
@@ -185,7 +191,7 @@ class Host:
 
     def switch(self, release: releases.Release, **spec: t.Any) -> dict[str, t.Any]:
         """Switch and wait; the job's result."""
-        ended = self.follow(self.start(release, **spec))
+        ended = self.start(release, wait=True, **spec)
         assert not ended["lost"], ended["lines"]
         return ended["result"]
 

@@ -12,6 +12,8 @@ import typing as t
 import pytest
 from switchhost import KEY, ROOT, Host
 
+from ansible_collections.specdec.serving.plugins.module_utils import units
+
 
 def ids(result: t.Mapping[str, t.Any]) -> list[str]:
     """Ids of the findings that forbid going on."""
@@ -53,6 +55,18 @@ def test_sandbox_is_as_tight_as_promised(host: Host) -> None:
     said = host.sh("systemd-analyze", "security", "--no-pager", "specdec-tight", check=False)
     exposure = re.search(r"Overall exposure level for specdec-tight\.service: ([\d.]+)", said)
     assert exposure and float(exposure[1]) <= 1.5, said
+    assert host.sh("systemd-analyze", "verify", "specdec-tight.service") == ""
+
+
+@pytest.mark.parametrize(("sandbox", "gpus"), [("strict", False), ("strict", True), ("container", True)])
+def test_same_sandbox_holds_for_a_command(host: Host, sandbox: str, gpus: bool) -> None:
+    release = host.release("probe", sandbox=sandbox, gpus=gpus)
+    host.install(release)
+    unit = units.parse("specdec-probe.service", release.unit)
+    script = "id -un; pwd; echo $PATH; touch /etc/x 2>/dev/null && echo writable; grep NoNewPrivs /proc/self/status"
+    said = host.sh("systemd-run", "--wait", "--pipe", "--quiet", *unit.run_properties(), "sh", "-c", script).splitlines()
+    state, path = unit.environment()["HOME"], unit.environment()["PATH"]
+    assert said == ["specdec-probe", state, path, "NoNewPrivs:\t1"]
 
 
 def test_second_release_replaces_the_first_and_a_rollback_returns(host: Host) -> None:
@@ -84,14 +98,9 @@ def test_switch_to_what_runs_does_nothing_and_starts_it_when_it_does_not_run(hos
     [
         ("crash", 2.5, "gate.unit-died"),
         ("hang", 2.5, "gate.health"),
-        ("unhealthy", 2.5, "gate.health"),
         ("wedge", 2.5, "gate.timeout"),
-        ("error", 2.5, "gate.generation"),
-        ("garbage", 2.5, "gate.generation"),
-        ("empty", 2.5, "gate.generation"),
         ("dies", 2.5, "gate.unit-died"),
         ("ok", 1.0, "gate.draft-does-nothing"),
-        ("ok", 1.02, "gate.acceptance-floor"),
     ],
 )
 def test_failing_gate_brings_the_previous_release_back(host: Host, mode: str, acceptance: float, finding: str) -> None:
@@ -163,7 +172,8 @@ def test_second_job_is_refused_with_the_name_of_the_first(host: Host) -> None:
     host.wait_for_step("busy", "gating")
     refused = host.start(host.release("other"))
     assert "switch of busy for tester" in refused["busy"]
-    host.follow(job)
+    host.sh("systemctl", "stop", "specdec-job.service")
+    assert ids(host.follow(job)["result"]) == ["job.killed"]
     assert host.describe("other")["release"] is None
 
 
