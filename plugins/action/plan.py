@@ -33,7 +33,7 @@ class ActionModule(ActionBase):
             if answer.get("failed") or answer.get("unreachable"):
                 return {**result, **answer}
             state = answer["state"]
-        plan = self._plan(host, arguments, instances, state)
+        plan = self._plan(host, self._templar.template(task_vars.get("ansible_host")) or host, arguments, instances, state)
         refused = findings.errors(findings.from_dict(one) for one in plan["findings"])
         if refused:
             return {**result, **controller.refusal("%s: nothing was changed, because:" % host, refused)}
@@ -50,10 +50,11 @@ class ActionModule(ActionBase):
         return self._execute_module(module_name="specdec.serving.gather", module_args=asked, task_vars=task_vars)
 
     def _plan(
-        self, host: str, arguments: t.Mapping[str, t.Any], instances: t.Sequence[t.Mapping[str, t.Any]], state: t.Mapping[str, t.Any]
+        self, host: str, address: str, arguments: t.Mapping[str, t.Any], instances: t.Sequence[t.Mapping[str, t.Any]], state: t.Mapping[str, t.Any]
     ) -> dict[str, t.Any]:
         wanted = plans.Wanted(
             host=host,
+            address=address,
             root=arguments["root"],
             pins_dir=arguments["pins_dir"],
             instances=instances,

@@ -91,7 +91,7 @@ class CallbackModule(CallbackBase):
             if gate.get("acceptance") is not None:
                 yield "  acceptance  %.2f tokens per verification over %d prompts (floor %.2f)" % (gate["acceptance"], gate["prompts"], gate["floor"])
         yield "  query       %s" % release["query"]
-        yield "  roll back   ansible -b -m ansible.builtin.command -a '%s/bin/specdec rollback %s' %s" % (plan["root"], instance, host)
+        yield "  roll back   ansible %s -b -m ansible.builtin.command -a '%s/bin/specdec rollback %s'" % (host, plan["root"], instance)
 
     def _colored(self, text: str, color: str) -> str:
         from ansible.utils.color import stringc

@@ -39,6 +39,7 @@ class Pins(t.Protocol):
 class Wanted:
     """What the inventory wants of one host.
 
+    :param host: inventory name; :param address: where clients reach it.
     :param instances: merged and checked (see schema.instances).
     :param tools: digests and sources of ``specdec`` and ``uv``, see plugin_utils/hosttools.py.
     :param wheel_directories: local directories with wheels on the controller.
@@ -46,6 +47,7 @@ class Wanted:
     """
 
     host: str
+    address: str
     root: str
     pins_dir: str
     instances: t.Sequence[t.Mapping[str, t.Any]]
@@ -408,7 +410,7 @@ class Planner:
     def _query(self, facts: t.Mapping[str, t.Any]) -> str:
         key = " -H 'Authorization: Bearer '$KEY" if facts["secrets"] else ""
         body = '{"model": "%s", "prompt": "Hello", "max_tokens": 16}' % facts["gate"]["served_model"]
-        address = self.wanted.host if not units.loopback(facts["host"]) else "127.0.0.1"
+        address = self.wanted.address if not units.loopback(facts["host"]) else "127.0.0.1"
         return "curl http://%s:%d/v1/completions%s -H 'Content-Type: application/json' -d '%s'" % (address, facts["port"], key, body)
 
 
@@ -418,7 +420,7 @@ def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
     lines += ["pins lack %s" % (pin.get("name") or "the overlay of %s on %s" % (pin["package"], pin["reference"])) for pin in plan["missing_pins"]]
     for kind, artifacts_ in plan["artifacts"].items():
         if artifacts_:
-            lines.append("send %s: %s" % (kind, ", ".join(os.path.relpath(one["dest"], plan["root"]) for one in artifacts_)))
+            lines.append("send %s: %s" % (kind, ", ".join(_short(one["dest"], plan["root"]) for one in artifacts_)))
     lines += [
         "build environment %s: %s, lane %s, %d packages" % (one["id"], one["engine"], one["lane"], one["packages"])
         for one in plan["environments"]
@@ -428,3 +430,8 @@ def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
         if one["switch_needed"]:
             lines.append("switch %s from %s to release %s" % (one["instance"], one["current"] or "nothing", one["id"]))
     return lines or ["nothing to do"]
+
+
+def _short(dest: str, root: str) -> str:
+    """A destination for a person: wheels by their file name, the rest below the root."""
+    return os.path.basename(dest) if dest.endswith(".whl") else os.path.relpath(dest, root)
