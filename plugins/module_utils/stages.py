@@ -14,6 +14,7 @@ end ``{"end": …}``; whatever the engine prints goes to standard error.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import ctypes
 import faulthandler
@@ -29,6 +30,7 @@ import time
 import traceback
 import typing as t
 from pathlib import Path
+from unittest import mock
 
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE = 3.0
@@ -127,10 +129,8 @@ def load(module: str) -> dict[str, t.Any]:
 
 def dry_run(task: t.Mapping[str, t.Any]) -> None:
     """Let the engine read, resolve and check its configuration as it does at start."""
-    import argparse
-
-    argparse.ArgumentParser.error = _refuse  # type: ignore[method-assign, assignment]
-    with tempfile.TemporaryDirectory() as directory:
+    refusing = mock.patch.object(argparse.ArgumentParser, "error", _refuse)
+    with refusing, tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "config.yaml")
         path.write_text(json.dumps(task["config"]), encoding="utf-8")
         arguments = _resolve(task["parse"])([task["config_option"], str(path)])
