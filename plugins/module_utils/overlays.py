@@ -14,6 +14,7 @@ into an existing file.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import fnmatch
 import hashlib
@@ -182,12 +183,10 @@ def _captured_distribution(site_packages: Path, dists: t.Sequence[records.Distri
             Finding("overlay.absent", ERROR, package, "is not installed on the reference", evidence=str(site_packages), fix=fix)
         )
     origin = ""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         direct = json.loads((site_packages / dist.directory / "direct_url.json").read_text(encoding="utf-8"))
         if direct.get("dir_info", {}).get("editable"):
             origin = direct["url"]
-    except (OSError, ValueError):
-        pass
     if origin or not dist.packages():
         raise FindingError(
             Finding(
@@ -288,33 +287,17 @@ def is_compiled(data: bytes) -> bool:
 def _mode_only(site_packages: Path, dist: records.Distribution, taken: t.Collection[str]) -> list[dict[str, str]]:
     """Files with the wheel's bytes and a mode no installer gives.
 
-    RECORD holds no modes: the one most of the distribution's files have is the norm, with or without the right to execute.
+    RECORD holds no modes: the one most of the distribution's files have is the norm, and wheels make some files executable.
     """
     modes: dict[str, int] = {}
     for path in _own(dist):
         if path not in taken:
-            try:
+            with contextlib.suppress(OSError):
                 modes[path] = stat.S_IMODE((site_packages / path).lstat().st_mode)
-            except OSError:
-                continue
     common = list(modes.values())
     norm = max(sorted(set(common)), key=common.count) if common else 0
-    found = []
-    for path, mode in modes.items():
-        if mode == norm:
-            continue
-        with_x = norm | (norm >> 2 & 0o111)
-        if mode != with_x or (path.endswith(".py") and not _has_shebang(site_packages / path)):
-            found.append({"path": path, "package": dist.name, "reason": "mode only"})
-    return found
-
-
-def _has_shebang(path: Path) -> bool:
-    try:
-        with open(path, "rb") as stream:
-            return stream.read(2) == b"#!"
-    except OSError:
-        return False
+    usual = (norm, norm | (norm >> 2 & 0o111), norm & ~0o111)
+    return [{"path": path, "package": dist.name, "reason": "mode only"} for path, mode in modes.items() if mode not in usual]
 
 
 def _edits_elsewhere(site_packages: Path, dists: t.Iterable[records.Distribution], captured: records.Distribution) -> list[dict[str, str]]:

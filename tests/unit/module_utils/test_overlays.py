@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import typing as t
 from pathlib import Path
 
@@ -88,7 +89,7 @@ def test_changed_added_and_deleted_files_are_captured_and_nothing_else(bundle: o
     assert hashes["engine/tree/utils.py"][0] is None
     assert bundle.files["engine/tree/utils.py"] == b"#!/usr/bin/python3\r\nT = 1\r\n"
     assert bundle.manifest["base"] == {"name": "engine", "version": "0.5.23"}
-    assert bundle.manifest["python"] == "3.12"
+    assert bundle.manifest["python"] == "%d.%d" % sys.version_info[:2]
 
 
 @pytest.mark.parametrize(
@@ -121,15 +122,12 @@ def test_a_named_binary_is_captured_and_accepted(clean: Path, tmp_path: Path) ->
 
 
 def test_a_mode_alone_is_reported_and_not_captured(clean: Path) -> None:
-    (clean / "engine/crlf.py").chmod(0o755)
     (clean / "engine/spec_info.py").chmod(0o666)
-    (clean / "engine/kernel.so").chmod(0o755)
+    # wheels carry executable files, with and without reason
+    (clean / "engine/crlf.py").chmod(0o755)
     captured = overlays.capture(clean, "engine")
     assert captured.bundle.manifest["files"] == []
-    assert [(one["path"], one["reason"]) for one in captured.ignored] == [
-        ("engine/crlf.py", "mode only"),
-        ("engine/spec_info.py", "mode only"),
-    ]
+    assert captured.ignored == ({"path": "engine/spec_info.py", "package": "engine", "reason": "mode only"},)
 
 
 def test_hand_edits_in_other_distributions_are_reported(clean: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import sys
 import typing as t
 import zipfile
 from pathlib import Path
@@ -55,7 +56,7 @@ def install(site_packages: Path, name: str, version: str, files: t.Mapping[str, 
 
 def venv(directory: Path) -> Path:
     """The site-packages of an empty virtual environment, without an interpreter."""
-    site_packages = directory / "lib" / "python3.12" / "site-packages"
+    site_packages = directory / "lib" / ("python%d.%d" % sys.version_info[:2]) / "site-packages"
     site_packages.mkdir(parents=True)
     (directory / "bin").mkdir()
     (directory / "pyvenv.cfg").write_text("home = /usr/bin\n", encoding="utf-8")
