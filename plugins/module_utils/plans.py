@@ -8,6 +8,7 @@ The plan is complete when no pin is missing; until then it names the pins to mak
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 import typing as t
@@ -93,6 +94,7 @@ class Planner:
         return {
             "host": self.wanted.host,
             "root": self.wanted.root,
+            "hardware": self._hardware(),
             "findings": [one.as_dict() for one in self.findings],
             "missing_pins": self.missing,
             "values": self.values,
@@ -101,6 +103,15 @@ class Planner:
             "artifacts": self.artifacts,
             "stages": self._stages(),
         }
+
+    def _hardware(self) -> str:
+        """What the host is, in one line."""
+        system, gpus = self.state["os"], self.state["gpus"]
+        counts = collections.Counter(device["name"] for device in gpus["devices"])
+        named = ", ".join("%d x %s" % (count, name) for name, count in counts.items()) or "none" + (
+            "" if gpus["source"] == "none" else " that answers"
+        )
+        return "%s, %s, glibc %s, GPUs: %s" % (system["name"], system["machine"], system["glibc"], named)
 
     def _check_host(self) -> None:
         state = self.state
@@ -416,7 +427,7 @@ class Planner:
 
 def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
     """The plan in lines, for a person."""
-    lines = ["%s: %s" % (one["verdict"], one["subject"] + ": " + one["message"]) for one in plan["findings"]]
+    lines = ["%s: %s: %s" % (one["verdict"], one["subject"], one["message"]) for one in plan["findings"]]
     lines += ["pins lack %s" % (pin.get("name") or "the overlay of %s on %s" % (pin["package"], pin["reference"])) for pin in plan["missing_pins"]]
     for kind, artifacts_ in plan["artifacts"].items():
         if artifacts_:
@@ -429,7 +440,7 @@ def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
     for one in plan["releases"]:
         if one["switch_needed"]:
             lines.append("switch %s from %s to release %s" % (one["instance"], one["current"] or "nothing", one["id"]))
-    return lines or ["nothing to do"]
+    return [plan["hardware"], *(lines or ["nothing to do"])]
 
 
 def _short(dest: str, root: str) -> str:

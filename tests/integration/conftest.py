@@ -28,3 +28,16 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[t.Any]:
         yield made
     finally:
         made.down()
+
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[t.Any]:
+    """The demo's hosts under names of their own, with ct129 prepared; removed afterwards."""
+    import flow
+
+    made = flow.Fleet(tmp_path_factory.mktemp("fleet"))
+    try:
+        made.up()
+        yield made
+    finally:
+        made.down()
