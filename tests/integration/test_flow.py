@@ -92,7 +92,10 @@ def test_the_second_run_changes_nothing_and_asks_once(fleet: Fleet) -> None:
     ("change", "said"),
     [
         ({"speculative": {"algorithm": "NOSUCH"}, "extra_args": {"speculative-ddtree-budget": None}}, "NOSUCH"),
-        ({"speculative": {"algorithm": "DFLASH"}, "draft": None, "extra_args": {"speculative-ddtree-budget": None}}, "(?i)draft"),
+        (
+            {"speculative": {"algorithm": "DFLASH"}, "draft": None, "extra_args": {"speculative-ddtree-budget": None, "device": "cuda"}},
+            "requires setting --speculative-draft-model-path",
+        ),
     ],
     ids=["NOSUCH", "DFLASH without a draft"],
 )
