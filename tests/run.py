@@ -19,8 +19,8 @@ import subprocess
 import sys
 import time
 import typing as t
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from xml.etree import ElementTree
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 LOGS = CHECKOUT / ".state" / "logs"
@@ -148,7 +148,7 @@ def line_of(outcome: Outcome) -> str:
 
 def main(argv: t.Sequence[str]) -> int:
     """Run what the command line asks for; 0 when every kind is green."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="also what takes long: every supported ansible-core and Python")
     parser.add_argument("kinds", nargs="*", metavar="KIND", choices=[[], *(kind.name for kind in KINDS)], help="only these")
     asked = parser.parse_args(argv)

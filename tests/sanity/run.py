@@ -18,8 +18,8 @@ import subprocess
 import sys
 import tempfile
 import typing as t
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from xml.etree import ElementTree
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 STATE = CHECKOUT / ".state" / "sanity"
@@ -98,7 +98,7 @@ def report(results: Path) -> int:
 def main(series: str = "") -> int:
     """Run it all; 0 when every test that can run here passed."""
     STATE.mkdir(parents=True, exist_ok=True)
-    command = ["uv", "tool", "run", "--quiet", "--from", "ansible-core==%s.*" % series, "ansible-test"] if series else ["ansible-test"]
+    command = ["uv", "tool", "run", "--quiet", "--from", "ansible-core~=%s.0rc0" % series, "ansible-test"] if series else ["ansible-test"]
     # outside the checkout: below it, ansible-test asks git, which ignores the copy
     with tempfile.TemporaryDirectory(prefix="specdec-sanity-") as scratch:
         tree = Path(scratch, "ansible_collections", "specdec", "serving")
