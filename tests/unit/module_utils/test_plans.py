@@ -1,0 +1,220 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is decided on the controller from what is wanted and what is there."""
+
+from __future__ import annotations
+
+import copy
+import typing as t
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.specdec.serving.plugins.module_utils import locks, plans
+
+DATA = Path(plans.__file__).parent / "data"
+TABLES = {name: yaml.safe_load((DATA / (name + ".yml")).read_text()) for name in ("stacks", "engines")}
+DIGEST = "00112233445566ff"
+
+#: A bare Debian 12 without a GPU, as gathered.
+BARE: dict[str, t.Any] = {
+    "schema": 1,
+    "os": {"system": "Linux", "name": "Debian GNU/Linux 12 (bookworm)", "machine": "x86_64", "glibc": "2.36"},
+    "systemd": {"running": True, "version": 252, "container": None},
+    "disk": {"path": "/opt", "free": 100 * 10**9, "total": 200 * 10**9},
+    "gpus": {"source": "none", "driver": None, "devices": []},
+    "pythons": [{"path": "/usr/bin/python3.11", "version": "3.11.2", "implementation": "cpython", "build": "3.11.2 (main)", "headers": False}],
+    "tools": {"specdec": None, "uv": None},
+    "wheels": [],
+    "overlays": [],
+    "models": [],
+    "environments": {},
+    "instances": {},
+    "secrets": {},
+    "listeners": {"30000": []},
+    "job": None,
+}
+
+INSTANCE: dict[str, t.Any] = {
+    "name": "main",
+    "engine": {"name": "sglang", "version": "0.5.23", "lane": "cpu"},
+    "model": {"path": "/srv/target"},
+    "draft": {"path": "/srv/draft"},
+    "speculative": {"algorithm": "NGRAM", "num_draft_tokens": 5},
+}
+
+
+class Pins:
+    """A pins directory in memory."""
+
+    def __init__(self, overlay: bool = False) -> None:
+        self.locks: dict[str, str] = {}
+        self.overlay = overlay
+
+    def lock(self, name: str) -> t.Optional[str]:
+        return self.locks.get(name)
+
+    def reference(self, host: str) -> dict[str, t.Any]:
+        return {"overlays": {"sglang": DIGEST}} if self.overlay else {}
+
+    def manifest(self, digest: str) -> t.Optional[dict[str, t.Any]]:
+        return {"digest": digest}
+
+    def bundle(self, digest: str) -> Path:
+        return Path(__file__).parent / "proving.py"
+
+
+def lock_for(inputs: t.Mapping[str, t.Any]) -> str:
+    versions = {"sglang": "0.5.23", "torch": inputs["torch"].split("==")[-1]}
+    if "+" not in versions["torch"]:
+        versions["torch"] += "+cpu"
+    packages = tuple(locks.Package(name, version, ("0" * 64,)) for name, version in sorted(versions.items()))
+    return locks.Lock(packages, locks.identity(inputs)).text()
+
+
+def plan(state: t.Optional[t.Mapping[str, t.Any]] = None, pins: t.Optional[Pins] = None, lock: bool = True, **instance: t.Any) -> dict[str, t.Any]:
+    pins = pins or Pins()
+    wanted = plans.Wanted(
+        host="ct200",
+        address="192.0.2.200",
+        root="/opt/specdec",
+        pins_dir="/pins",
+        instances=[{**INSTANCE, **instance}],
+        pins={},
+        extra_packages=[],
+        wheel_directories=[],
+        exclude_newer="",
+        pins_update=[],
+        tools={"specdec": {"path": "/c/specdec", "digest": "d1"}, "uv": {"path": "/c/uv", "digest": "d2"}},
+        launcher="# launcher\n",
+        who="me@here",
+        why="",
+    )
+    made = plans.Planner(wanted, state or BARE, TABLES, pins).plan()
+    if lock and any(pin["kind"] == "lock" for pin in made["missing_pins"]):
+        for pin in made["missing_pins"]:
+            if pin["kind"] == "lock":
+                pins.locks[pin["name"]] = lock_for(pin["inputs"])
+        made = plans.Planner(wanted, state or BARE, TABLES, pins).plan()
+    return made
+
+
+def changed(**parts: t.Any) -> dict[str, t.Any]:
+    state = copy.deepcopy(BARE)
+    for name, value in parts.items():
+        state[name] = {**state[name], **value} if isinstance(state[name], dict) and value is not None else value
+    return state
+
+
+def errors(made: t.Mapping[str, t.Any]) -> list[dict[str, str]]:
+    return [one for one in made["findings"] if one["verdict"] == "error"]
+
+
+def test_a_bare_host_gets_everything() -> None:
+    made = plan()
+    assert errors(made) == []
+    assert made["missing_pins"] == []
+    assert made["stages"] == ["uv", "engine_env", "verify", "engine_service"]
+    (environment,), (release,) = made["environments"], made["releases"]
+    assert not environment["present"]
+    assert release["environment"] == environment["id"] == release["files"]["facts"]["environment"]
+    assert release["switch"]["release"] == release["id"]
+    assert "GPUs: none" in plans.changes(made)[0]
+
+
+def test_missing_pins_are_named_and_nothing_is_planned_from_them() -> None:
+    made = plan(lock=False, overlays=[{"reference": "ct129"}])
+    assert [(pin["kind"], pin.get("reference")) for pin in made["missing_pins"]] == [("overlay", "ct129"), ("lock", None)]
+    assert made["environments"] == made["releases"] == []
+
+
+def test_the_same_wants_give_the_same_ids_on_another_host() -> None:
+    other = changed(disk={"free": 50 * 10**9})
+    assert plan()["releases"][0]["id"] == plan(other)["releases"][0]["id"]
+    assert plan()["environments"][0]["id"] != plan(pins=Pins(True), overlays=[{"reference": "ct129"}])["environments"][0]["id"]
+
+
+def test_a_host_where_it_all_serves_has_no_stage() -> None:
+    made = plan()
+    release, environment = made["releases"][0], made["environments"][0]
+    serving = {
+        "current": release["id"],
+        "running": release["id"],
+        "release": release["files"]["facts"],
+        "releases": [release["id"]],
+        "proven": [release["id"]],
+        "unit": {"ActiveState": "active"},
+        "unit_as_released": True,
+        "unfinished": None,
+        "health": 200,
+    }
+    state = changed(tools={"specdec": "d1", "uv": "d2"}, environments={environment["id"]: {}}, instances={"main": serving})
+    again = plan(state)
+    assert again["stages"] == []
+    assert plans.changes(again)[1:] == ["nothing to do"]
+    for broken in ({"running": "another"}, {"unit": {"ActiveState": "failed"}}, {"unit_as_released": False}, {"unfinished": {"step": "stopped"}}):
+        state["instances"]["main"] = {**serving, **broken}
+        assert plan(state)["stages"] == ["engine_service"], broken
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "way_out"),
+    [
+        (changed(systemd={"running": False}), "the host on ct200", "runs systemd"),
+        (changed(os={"glibc": "2.31"}), "glibc", "2.34"),
+        (changed(os={"machine": "riscv64"}), "riscv64", "processors"),
+        (changed(pythons=[]), "Python", "Install Python"),
+        (changed(disk={"free": 10**9}), "specdec_root (/opt/specdec) on ct200", "set specdec_root"),
+        (changed(job={"description": "specdec: switch of main for somebody"}), "switch of main for somebody", "wait until"),
+        (
+            changed(listeners={"30000": [{"pid": 7, "command": "nginx", "cgroup": "/system.slice/nginx.service"}]}),
+            "port 30000 belongs to process 7 (nginx)",
+            "choose another port",
+        ),
+    ],
+    ids=["systemd", "glibc", "machine", "python", "disk", "busy", "port"],
+)
+def test_a_host_that_cannot_serve_is_refused_by_name_with_a_way_out(state: dict[str, t.Any], said: str, way_out: str) -> None:
+    (finding,) = errors(plan(state))
+    assert said in " ".join(finding.values())
+    assert "ct200" in finding["subject"]
+    assert way_out in finding["fix"]
+
+
+def test_its_own_listener_is_no_stranger() -> None:
+    own = {"pid": 8, "command": "python", "cgroup": "/system.slice/specdec-main.service"}
+    assert errors(plan(changed(listeners={"30000": [own]}))) == []
+
+
+def test_a_value_tells_where_it_comes_from() -> None:
+    made = plan(extra_args={"dtype": "float32", "attention_backend": "triton"})
+    origins = {value["name"]: value["origin"] for value in made["values"]}
+    assert origins["dtype"] == "extra_args"
+    assert origins["attention-backend"] == "extra_args"
+    assert origins["device"] == "lane cpu"
+    assert origins["port"] == "default"
+    assert origins["speculative-algorithm"] == "instance"
+    assert made["releases"][0]["files"]["config"]["attention-backend"] == "triton"
+
+
+def test_a_key_is_in_no_part_of_the_plan() -> None:
+    key = "k-0123456789abcdef-secret"
+    made = plan(api_key=key)
+    assert key not in repr(made)
+    secret = made["releases"][0]["files"]["facts"]["secrets"]["api_key"]
+    assert secret["option"] == "api-key"
+    known = plan(changed(secrets={"main": {"api_key": "feedface"}}), api_key=key)
+    assert known["releases"][0]["files"]["facts"]["secrets"]["api_key"]["version"] == "feedface"
+
+
+def test_a_model_directory_without_a_config_is_refused(tmp_path: Path) -> None:
+    (finding,) = errors(plan(model={"directory": str(tmp_path)}))
+    assert finding["subject"] == "specdec_instances[main].model.directory on ct200"
+    assert "config.json" in finding["found"]
+
+
+def test_ngram_only_warns_about_a_low_acceptance() -> None:
+    assert plan()["releases"][0]["files"]["facts"]["gate"]["floor_enforced"] is False
+    assert plan(speculative={"algorithm": "EAGLE3"})["releases"][0]["files"]["facts"]["gate"]["floor_enforced"] is True
+    assert plan(speculative=None, draft=None)["releases"][0]["files"]["facts"]["gate"]["speculative"] is False
