@@ -22,6 +22,10 @@ class TimedOut(HttpError):
     """No answer within the time given."""
 
 
+class Disconnected(HttpError):
+    """The connection was refused or broke: the engine may be about to end."""
+
+
 #: Straight to the engine: a proxy of the environment must not answer for it.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -109,5 +113,5 @@ class Client:
             raise
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
-            kind = TimedOut if isinstance(reason, (TimeoutError, socket.timeout)) else HttpError
+            kind = TimedOut if isinstance(reason, (TimeoutError, socket.timeout)) else Disconnected
             raise kind("%s%s: %s" % (self.base, path, reason or type(error).__name__)) from error

@@ -15,7 +15,7 @@ import typing as t
 from pathlib import Path
 
 from . import releases
-from .engines_http import Client, HttpError, TimedOut
+from .engines_http import Client, Disconnected, HttpError, TimedOut
 from .findings import ERROR, NOT_APPLICABLE, OK, WARNING, Finding, errors
 from .layout import unit_name
 from .runners import Progress, Runner
@@ -27,6 +27,8 @@ _POLL = 0.2
 _HEALTH_TIMEOUT = 25.0
 #: How long counters may lag behind the answers they count.
 _COUNTER_LAG = 10.0
+#: Between a broken connection and systemd's notice that the process behind it has ended.
+_DYING = 5.0
 _EXCERPT_LINES = 40
 _LISTEN = "0A"
 _FEW_TOKENS = 8
@@ -56,7 +58,7 @@ def died(state: t.Mapping[str, str], restarts: int = 0) -> t.Optional[str]:
 
 def journal(runner: Runner, unit: str, since: float, secrets: t.Sequence[str] = ()) -> str:
     """The last lines of a unit's journal since a time (seconds since the epoch), without the secrets."""
-    argv = ["journalctl", "--unit=" + unit, "--since=@%d" % since, "--lines=%d" % _EXCERPT_LINES, "--output=cat", "--no-pager", "--quiet"]
+    argv = ["journalctl", "--unit=" + unit, "--since=@%.3f" % since, "--lines=%d" % _EXCERPT_LINES, "--output=cat", "--no-pager", "--quiet"]
     return releases.redact(runner(argv, timeout=30).stdout.strip(), secrets)
 
 
@@ -275,8 +277,13 @@ class Gate:
         evidence = "\n".join(part for part in (evidence, said and "journal of %s:\n%s" % (self.unit, said)) if part)
         return _Closed(Finding("gate." + id_, ERROR, self.unit, message, evidence=evidence, fix=fix, **more))
 
-    def _alive(self) -> None:
+    def _alive(self, patience: float = 0) -> None:
+        """Shut if the unit has died, or does so within ``patience`` seconds."""
+        end = time.monotonic() + patience
         how = died(unit_state(self.runner, self.unit), self.restarts)
+        while not how and time.monotonic() < end:
+            time.sleep(_POLL)
+            how = died(unit_state(self.runner, self.unit), self.restarts)
         if how:
             raise self._shut(
                 "unit-died",
@@ -369,7 +376,7 @@ class Gate:
                 return self.client.generate(prompt, wanted, limit)
             return (*self.client.completion(self.gate["served_model"], prompt, wanted, limit), 0)
         except HttpError as error:
-            self._alive()
+            self._alive(_DYING if isinstance(error, Disconnected) else 0)
             if isinstance(error, TimedOut):
                 raise self._late("a completion") from error
             raise self._shut(

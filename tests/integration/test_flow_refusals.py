@@ -67,7 +67,7 @@ def test_a_disk_too_small(fleet: Fleet) -> None:
 def test_a_port_that_somebody_else_holds(fleet: Fleet) -> None:
     server = "import http.server as s; s.HTTPServer(('127.0.0.1', 30123), s.SimpleHTTPRequestHandler).serve_forever()"
     start = (
-        "systemd-run --quiet --collect --unit=taker python3 -c \"%s\"; "
+        'systemd-run --quiet --collect --unit=taker python3 -c "%s"; '
         "until python3 -c \"import socket; socket.create_connection(('127.0.0.1', 30123))\" 2>/dev/null; do :; done" % server
     )
     with undone(fleet, "ct200", start, "systemctl stop taker"):

@@ -120,6 +120,7 @@ def test_crash_is_shown_with_its_own_words_and_not_tried_again_unasked(host: Hos
     host.switch(good)
     evidence = host.switch(bad)["findings"][-1]["evidence"]
     assert "RuntimeError: flashinfer-cubin does not match" in evidence
+    assert "Stopping" not in evidence, "the words of this start alone"
     pid = host.show("specdec-crash", "MainPID")
     assert ids(host.switch(bad)) == ["transaction.failed-before"]
     assert host.show("specdec-crash", "MainPID") == pid
