@@ -28,7 +28,9 @@ class ActionModule(ActionBase):
                 return {**result, **news}
             for line in news["lines"]:
                 started = started or line["t"]
-                self._display.display("%s | %-6s | %5.1f s | %s: %s" % (host, spec["kind"], line["t"] - started, line["stage"], line["message"]))
+                self._display.display(
+                    "%s | %-6s | %5.1f s | %s: %s" % (host, spec["kind"], line["t"] - started, line["stage"], line["message"])
+                )
             if news["done"]:
                 break
             arguments = {"directory": news["directory"], "offset": news["offset"]}

@@ -34,7 +34,9 @@ class ActionModule(ActionBase):
                 if before is not None and not arguments.get("replace"):
                     return {**result, "changed": False, "id": locks.parse(before).id, "path": str(pins.directory / "locks" / name)}
                 self._display.display("%s | lock   | resolving %s" % (host, name))
-                lock = locks.lock(inputs, controller.run, hosttools.find_uv(), [Path(one) for one in arguments.get("wheel_directories") or ()])
+                lock = locks.lock(
+                    inputs, controller.run, hosttools.find_uv(), [Path(one) for one in arguments.get("wheel_directories") or ()]
+                )
                 refused = findings.errors(locks.check(lock, inputs))
                 if refused:
                     return {**result, **controller.refusal("%s: %s is refused; nothing was changed:" % (host, name), refused)}

@@ -50,7 +50,12 @@ class ActionModule(ActionBase):
         return self._execute_module(module_name="specdec.serving.gather", module_args=asked, task_vars=task_vars)
 
     def _plan(
-        self, host: str, address: str, arguments: t.Mapping[str, t.Any], instances: t.Sequence[t.Mapping[str, t.Any]], state: t.Mapping[str, t.Any]
+        self,
+        host: str,
+        address: str,
+        arguments: t.Mapping[str, t.Any],
+        instances: t.Sequence[t.Mapping[str, t.Any]],
+        state: t.Mapping[str, t.Any],
     ) -> dict[str, t.Any]:
         wanted = plans.Wanted(
             host=host,

@@ -5,12 +5,6 @@
 
 from __future__ import annotations
 
-import collections
-import typing as t
-
-from ansible import constants as C
-from ansible.plugins.callback import CallbackBase
-
 DOCUMENTATION = r"""
 name: summary
 type: aggregate
@@ -18,11 +12,17 @@ short_description: Tell per host what serves after a deploy
 version_added: 0.1.0
 author: specdec.serving contributors (@specdec)
 description:
-  - Prints per host and instance the release that serves, the verdicts of the checks, the time to ready, a completion, the acceptance length,
-    and the commands that query it and roll it back.
+  - Prints per host and instance the release that serves, the verdicts of the checks, the time to ready, a completion,
+    the acceptance length, and the commands that query it and roll it back.
 requirements:
   - Enabled by C(callbacks_enabled = specdec.serving.summary) in C(ansible.cfg).
 """
+
+import collections
+import typing as t
+
+from ansible import constants as C
+from ansible.plugins.callback import CallbackBase
 
 
 class CallbackModule(CallbackBase):
@@ -89,7 +89,11 @@ class CallbackModule(CallbackBase):
             if gate.get("completion"):
                 yield "  completion  %r" % gate["completion"]
             if gate.get("acceptance") is not None:
-                yield "  acceptance  %.2f tokens per verification over %d prompts (floor %.2f)" % (gate["acceptance"], gate["prompts"], gate["floor"])
+                yield "  acceptance  %.2f tokens per verification over %d prompts (floor %.2f)" % (
+                    gate["acceptance"],
+                    gate["prompts"],
+                    gate["floor"],
+                )
         yield "  query       %s" % release["query"]
         yield "  roll back   ansible %s -b -m ansible.builtin.command -a '%s/bin/specdec rollback %s'" % (host, plan["root"], instance)
 

@@ -5,10 +5,6 @@
 
 from __future__ import annotations
 
-import typing as t
-
-from ansible_collections.specdec.serving.plugins.module_utils import schema
-
 DOCUMENTATION = r"""
 name: secrets
 short_description: The secret values of instances
@@ -40,6 +36,10 @@ _value:
   description: Per instance name a mapping of secret names to values; instances without secrets are left out.
   type: dict
 """
+
+import typing as t
+
+from ansible_collections.specdec.serving.plugins.module_utils import schema
 
 
 def secrets(instances: list[dict[str, t.Any]], defaults: t.Optional[dict[str, t.Any]] = None) -> dict[str, dict[str, str]]:

@@ -43,7 +43,9 @@ def speculates(instance: t.Mapping[str, t.Any]) -> bool:
 def served_model_name(instance: t.Mapping[str, t.Any]) -> str:
     """The name clients ask for: as written, else the repository, else the last part of the path."""
     model = instance["model"]
-    return instance.get("served_model_name") or model.get("repo") or (model.get("path") or model["directory"]).rstrip("/").rpartition("/")[2]
+    return (
+        instance.get("served_model_name") or model.get("repo") or (model.get("path") or model["directory"]).rstrip("/").rpartition("/")[2]
+    )
 
 
 def compose(engine: t.Mapping[str, t.Any], lane: str, instance: t.Mapping[str, t.Any], models: t.Mapping[str, str]) -> Arguments:

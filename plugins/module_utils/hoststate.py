@@ -37,7 +37,9 @@ _HEALTH_TIMEOUT = 25.0
 _UNIT_PROPERTIES = ("Id", "ActiveState", "SubState", "MainPID", "UnitFileState", "ActiveEnterTimestamp", "Result", "NRestarts")
 
 
-def gather(root: str, runner: Runner, ports: t.Sequence[int] = (), secrets: t.Optional[t.Mapping[str, t.Mapping[str, str]]] = None) -> dict[str, t.Any]:
+def gather(
+    root: str, runner: Runner, ports: t.Sequence[int] = (), secrets: t.Optional[t.Mapping[str, t.Mapping[str, str]]] = None
+) -> dict[str, t.Any]:
     """Everything the controller decides by.
 
     :param root: ``specdec_root``.
@@ -267,4 +269,3 @@ def _text(path: Path) -> t.Optional[str]:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None
-

@@ -74,7 +74,7 @@ class Planner:
         self.layout = Layout(wanted.root)
         self.findings: list[Finding] = []
         self.missing: list[dict[str, t.Any]] = []
-        self.values: list[dict[str, str]] = []
+        self.settings: list[dict[str, str]] = []
         self.environments: dict[str, dict[str, t.Any]] = {}
         self.releases: list[dict[str, t.Any]] = []
         self.artifacts: dict[str, list[dict[str, str]]] = {"tools": [], "overlays": [], "wheels": [], "models": []}
@@ -97,7 +97,7 @@ class Planner:
             "hardware": self._hardware(),
             "findings": [one.as_dict() for one in self.findings],
             "missing_pins": self.missing,
-            "values": self.values,
+            "settings": self.settings,
             "environments": list(self.environments.values()),
             "releases": self.releases,
             "artifacts": self.artifacts,
@@ -117,11 +117,22 @@ class Planner:
         state = self.state
         if state["os"]["system"] != "Linux" or not state["systemd"]["running"]:
             self.refuse(
-                "no-systemd", "the host", "does not run systemd", state["os"]["name"] or state["os"]["system"], "Linux with systemd as its first process",
+                "no-systemd",
+                "the host",
+                "does not run systemd",
+                state["os"]["name"] or state["os"]["system"],
+                "Linux with systemd as its first process",
                 "deploy to a host (or a container with an init) that runs systemd",
             )
         if state["job"]:
-            self.refuse("busy", "the host", "is busy with another deploy", state["job"]["description"], "no job", "wait until that has ended, then run this again")
+            self.refuse(
+                "busy",
+                "the host",
+                "is busy with another deploy",
+                state["job"]["description"],
+                "no job",
+                "wait until that has ended, then run this again",
+            )
 
     def _plan_tools(self) -> None:
         for name, tool in sorted(self.wanted.tools.items()):
@@ -194,7 +205,15 @@ class Planner:
         name = locks.file_name(inputs)
         text = self.pins.lock(name)
         if text is None or "lock" in self.wanted.pins_update:
-            self._miss({"kind": "lock", "name": name, "inputs": inputs, "wheel_directories": [str(one) for one in self.wanted.wheel_directories], "replace": text is not None})
+            self._miss(
+                {
+                    "kind": "lock",
+                    "name": name,
+                    "inputs": inputs,
+                    "wheel_directories": [str(one) for one in self.wanted.wheel_directories],
+                    "replace": text is not None,
+                }
+            )
             return None
         try:
             lock = locks.parse(text, name)
@@ -320,7 +339,14 @@ class Planner:
             return str(self.layout.models / name)
         source = model["directory"]
         if not os.path.isfile(os.path.join(source, "config.json")):
-            self.refuse("model-directory", where + ".directory", "is no model", "no config.json in %s" % source, "a directory with config.json", "name a model's directory")
+            self.refuse(
+                "model-directory",
+                where + ".directory",
+                "is no model",
+                "no config.json in %s" % source,
+                "a directory with config.json",
+                "name a model's directory",
+            )
             return None
         digest = artifacts.tree_digest(source)
         name = "%s/%s" % (os.path.basename(source.rstrip("/")), digest[:16])
@@ -330,7 +356,9 @@ class Planner:
 
     # The release
 
-    def _release(self, instance: t.Mapping[str, t.Any], stack: stacks.Stack, environment: t.Mapping[str, t.Any], models: t.Mapping[str, str]) -> None:
+    def _release(
+        self, instance: t.Mapping[str, t.Any], stack: stacks.Stack, environment: t.Mapping[str, t.Any], models: t.Mapping[str, str]
+    ) -> None:
         release = self._compose(instance, stack, environment["id"], models)
         name = instance["name"]
         state = self.state["instances"].get(name, {})
@@ -352,7 +380,12 @@ class Planner:
                 "switch_needed": not serves,
                 "health": state.get("health"),
                 "files": {"facts": release.facts, "config": release.config, "unit": release.unit, "launcher": release.launcher},
-                "prove": {**self._job("prove"), "instance": name, "release": release.id, "wanted": {"engine": stack.engine, "version": stack.version}},
+                "prove": {
+                    **self._job("prove"),
+                    "instance": name,
+                    "release": release.id,
+                    "wanted": {"engine": stack.engine, "version": stack.version},
+                },
                 "switch": {
                     **self._job("switch"),
                     "instance": name,
@@ -363,12 +396,15 @@ class Planner:
             }
         )
 
-    def _compose(self, instance: t.Mapping[str, t.Any], stack: stacks.Stack, environment: str, models: t.Mapping[str, str]) -> releases.Release:
+    def _compose(
+        self, instance: t.Mapping[str, t.Any], stack: stacks.Stack, environment: str, models: t.Mapping[str, str]
+    ) -> releases.Release:
         engine = self.tables["engines"][stack.engine]
         name = instance["name"]
         composed = arguments.compose(engine, stack.lane, instance, models)
-        self.values += [
-            {"instance": name, "name": option, "value": str(value), "origin": composed.origins[option]} for option, value in composed.config.items()
+        self.settings += [
+            {"instance": name, "name": option, "value": str(value), "origin": composed.origins[option]}
+            for option, value in composed.config.items()
         ]
         service = instance.get("service") or {}
         facts = {
@@ -428,7 +464,9 @@ class Planner:
 def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
     """The plan in lines, for a person."""
     lines = ["%s: %s: %s" % (one["verdict"], one["subject"], one["message"]) for one in plan["findings"]]
-    lines += ["pins lack %s" % (pin.get("name") or "the overlay of %s on %s" % (pin["package"], pin["reference"])) for pin in plan["missing_pins"]]
+    lines += [
+        "pins lack %s" % (pin.get("name") or "the overlay of %s on %s" % (pin["package"], pin["reference"])) for pin in plan["missing_pins"]
+    ]
     for kind, artifacts_ in plan["artifacts"].items():
         if artifacts_:
             lines.append("send %s: %s" % (kind, ", ".join(_short(one["dest"], plan["root"]) for one in artifacts_)))

@@ -14,7 +14,16 @@ from .findings import ERROR, Finding, FindingError
 from .layout import UNITS
 
 #: Versions that the manifest notes, for a target is compared with them.
-CRITICAL = ("torch", "triton", "flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache", "sgl-kernel", "sglang-kernel", "transformers")
+CRITICAL = (
+    "torch",
+    "triton",
+    "flashinfer-python",
+    "flashinfer-cubin",
+    "flashinfer-jit-cache",
+    "sgl-kernel",
+    "sglang-kernel",
+    "transformers",
+)
 
 
 def site_packages(venv: Path) -> t.Optional[Path]:
@@ -75,7 +84,8 @@ def capture(venv: str, package: str, archive: t.Optional[str]) -> dict[str, t.An
                 "%s is not installed there" % package,
                 found="no %s below %s" % (package, place),
                 expected="an environment with %s installed from a wheel" % package,
-                fix="set specdec_reference.venv of the reference to the environment that holds %s, or name another package in overlays" % package,
+                fix="set specdec_reference.venv of the reference to the environment that holds %s, or name another package in overlays"
+                % package,
             )
         )
     captured = overlays.capture(packages, package, critical=CRITICAL)

@@ -45,12 +45,12 @@ class Option:
     """One option: its type, and for a mapping its own options (None: any key)."""
 
     kind: t.Union[type, tuple[type, ...]]
-    options: t.Optional[t.Mapping[str, "Option"]] = None
+    options: t.Optional[t.Mapping[str, Option]] = None
     choices: tuple[t.Any, ...] = ()
     minimum: t.Optional[float] = None
     maximum: t.Optional[float] = None
     required: bool = False
-    elements: t.Optional["Option"] = None
+    elements: t.Optional[Option] = None
     pattern: str = ""
     words: str = ""
 
@@ -64,7 +64,9 @@ _MODEL = {
 
 #: The options of one instance.
 INSTANCE: dict[str, Option] = {
-    "name": Option(str, required=True, pattern=r"[a-z][a-z0-9-]{0,22}", words="lower-case letters, digits and -, at most 23, first a letter"),
+    "name": Option(
+        str, required=True, pattern=r"[a-z][a-z0-9-]{0,22}", words="lower-case letters, digits and -, at most 23, first a letter"
+    ),
     "engine": Option(
         dict,
         {
@@ -179,12 +181,16 @@ class _Checker:
     def mapping(self, where: str, value: t.Mapping[str, t.Any], options: t.Mapping[str, Option]) -> None:
         for name in value:
             if name not in options:
-                self.refuse("unknown", "%s.%s" % (where, name), "is no option", name, ", ".join(sorted(options)), _nearest(str(name), options))
+                self.refuse(
+                    "unknown", "%s.%s" % (where, name), "is no option", name, ", ".join(sorted(options)), _nearest(str(name), options)
+                )
         for name, option in options.items():
             if value.get(name) is not None:
                 self.value("%s.%s" % (where, name), value[name], option)
             elif option.required:
-                self.refuse("missing", "%s.%s" % (where, name), "is not set", "nothing", _type_name(option.kind), "set %s.%s" % (where, name))
+                self.refuse(
+                    "missing", "%s.%s" % (where, name), "is not set", "nothing", _type_name(option.kind), "set %s.%s" % (where, name)
+                )
 
 
 def check_names(host: str, names: t.Iterable[str]) -> list[Finding]:
@@ -259,7 +265,12 @@ def _cross_checks(checker: _Checker, where: str, one: t.Mapping[str, t.Any]) -> 
         if len(ways) != 1:
             found = ", ".join(ways) or "none of them"
             checker.refuse(
-                "value", "%s.%s" % (where, part), "needs one source", found, "one of repo, path, directory", "set exactly one of repo, path, directory"
+                "value",
+                "%s.%s" % (where, part),
+                "needs one source",
+                found,
+                "one of repo, path, directory",
+                "set exactly one of repo, path, directory",
             )
         if one[part].get("repo") and not one[part].get("revision"):
             checker.refuse(

@@ -9,7 +9,8 @@ DOCUMENTATION = r"""
 module: capture
 short_description: Capture an overlay from a reference host
 description:
-  - Compares an installed package with its own RECORD and keeps what was changed, added or deleted by hand as a bundle in the pins directory.
+  - Compares an installed package with its own RECORD and keeps what was changed, added or deleted by hand as a bundle
+    in the pins directory.
   - Run with C(delegate_to) the reference. Nothing is written on the reference but a temporary file.
 version_added: 0.1.0
 author: specdec.serving contributors (@specdec)

@@ -9,8 +9,10 @@ DOCUMENTATION = r"""
 module: job
 short_description: Run long work on the host and follow it
 description:
-  - Starts a job (build an environment, prove a release, switch an instance, roll back) in a transient systemd unit of the host, shows its progress, and returns its result.
-  - The job runs on when the controller dies. Its unit is the lock of the host, so a second job is refused with the name of the first.
+  - Starts a job (build an environment, prove a release, switch an instance, roll back) in a transient systemd unit of the host,
+    shows its progress, and returns its result.
+  - The job runs on when the controller dies. Its unit is the lock of the host, so a second job is refused with the name
+    of the first.
 version_added: 0.1.0
 author: specdec.serving contributors (@specdec)
 options:
@@ -85,7 +87,9 @@ def main() -> None:
         try:
             directory = jobs.start(module.params["spec"], runner)["directory"]
         except jobs.Busy as busy:
-            module.fail_json(msg="The host is busy: %s. It was left alone; wait until that has ended, then run this again." % busy, busy=True)
+            module.fail_json(
+                msg="The host is busy: %s. It was left alone; wait until that has ended, then run this again." % busy, busy=True
+            )
     news = jobs.follow(directory, module.params["offset"], module.params["wait"], runner)
     module.exit_json(changed=bool((news["result"] or {}).get("changed")), directory=directory, **news)
 

@@ -100,7 +100,7 @@ artifacts:
   description: What the controller sends, by kind.
   returned: success
   type: dict
-values:
+settings:
   description: Each value of the instances' configuration and where it comes from.
   returned: success
   type: list

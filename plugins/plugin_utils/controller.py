@@ -21,7 +21,7 @@ from ansible_collections.specdec.serving.plugins.module_utils.runners import Com
 DATA = Path(__file__).resolve().parent.parent / "module_utils" / "data"
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def table(name: str) -> dict[str, t.Any]:
     """One of the data tables, by its file name without ending."""
     return yaml.safe_load((DATA / (name + ".yml")).read_text(encoding="utf-8"))
@@ -38,7 +38,14 @@ def run(
     """The runner of the controller (see module_utils/runners.py)."""
     try:
         done = subprocess.run(
-            list(argv), input=stdin, env={**os.environ, **(env or {})}, timeout=timeout, capture_output=True, text=True, errors="replace", check=False
+            list(argv),
+            input=stdin,
+            env={**os.environ, **(env or {})},
+            timeout=timeout,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         return Completed(124, str(error.stdout or ""), str(error.stderr or ""))

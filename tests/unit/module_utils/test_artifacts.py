@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+
 from ansible_collections.specdec.serving.plugins.module_utils import artifacts
 from ansible_collections.specdec.serving.plugins.module_utils.layout import MARKER
 

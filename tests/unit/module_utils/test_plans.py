@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from ansible_collections.specdec.serving.plugins.module_utils import locks, plans
 
 DATA = Path(plans.__file__).parent / "data"
@@ -24,7 +25,9 @@ BARE: dict[str, t.Any] = {
     "systemd": {"running": True, "version": 252, "container": None},
     "disk": {"path": "/opt", "free": 100 * 10**9, "total": 200 * 10**9},
     "gpus": {"source": "none", "driver": None, "devices": []},
-    "pythons": [{"path": "/usr/bin/python3.11", "version": "3.11.2", "implementation": "cpython", "build": "3.11.2 (main)", "headers": False}],
+    "pythons": [
+        {"path": "/usr/bin/python3.11", "version": "3.11.2", "implementation": "cpython", "build": "3.11.2 (main)", "headers": False}
+    ],
     "tools": {"specdec": None, "uv": None},
     "wheels": [],
     "overlays": [],
@@ -73,7 +76,9 @@ def lock_for(inputs: t.Mapping[str, t.Any]) -> str:
     return locks.Lock(packages, locks.identity(inputs)).text()
 
 
-def plan(state: t.Optional[t.Mapping[str, t.Any]] = None, pins: t.Optional[Pins] = None, lock: bool = True, **instance: t.Any) -> dict[str, t.Any]:
+def plan(
+    state: t.Optional[t.Mapping[str, t.Any]] = None, pins: t.Optional[Pins] = None, lock: bool = True, **instance: t.Any
+) -> dict[str, t.Any]:
     pins = pins or Pins()
     wanted = plans.Wanted(
         host="ct200",
@@ -153,7 +158,12 @@ def test_a_host_where_it_all_serves_has_no_stage() -> None:
     again = plan(state)
     assert again["stages"] == []
     assert plans.changes(again)[1:] == ["nothing to do"]
-    for broken in ({"running": "another"}, {"unit": {"ActiveState": "failed"}}, {"unit_as_released": False}, {"unfinished": {"step": "stopped"}}):
+    for broken in (
+        {"running": "another"},
+        {"unit": {"ActiveState": "failed"}},
+        {"unit_as_released": False},
+        {"unfinished": {"step": "stopped"}},
+    ):
         state["instances"]["main"] = {**serving, **broken}
         assert plan(state)["stages"] == ["engine_service"], broken
 
@@ -189,7 +199,7 @@ def test_its_own_listener_is_no_stranger() -> None:
 
 def test_a_value_tells_where_it_comes_from() -> None:
     made = plan(extra_args={"dtype": "float32", "attention_backend": "triton"})
-    origins = {value["name"]: value["origin"] for value in made["values"]}
+    origins = {value["name"]: value["origin"] for value in made["settings"]}
     assert origins["dtype"] == "extra_args"
     assert origins["attention-backend"] == "extra_args"
     assert origins["device"] == "lane cpu"

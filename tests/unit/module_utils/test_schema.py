@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 
 import pytest
+
 from ansible_collections.specdec.serving.plugins.module_utils import schema
 
 GOOD: dict[str, t.Any] = {
@@ -44,7 +45,12 @@ def test_mappings_merge_and_lists_replace() -> None:
     ("change", "subject", "expected", "fix"),
     [
         ({"engine": {"name": "sglangg"}}, "specdec_instances[main].engine.name on ct200", "sglang, vllm", "use one of: sglang, vllm"),
-        ({"port": "30000"}, "specdec_instances[main].port on ct200", "a whole number", "give specdec_instances[main].port as a whole number"),
+        (
+            {"port": "30000"},
+            "specdec_instances[main].port on ct200",
+            "a whole number",
+            "give specdec_instances[main].port as a whole number",
+        ),
         ({"port": True}, "specdec_instances[main].port on ct200", "a whole number", "give specdec_instances[main].port as a whole number"),
         ({"port": 70000}, "specdec_instances[main].port on ct200", "1 to 65535", "use a value of 1 to 65535"),
         ({"tensor_paralel": 8}, "specdec_instances[main].tensor_paralel on ct200", "tensor_parallel", "write tensor_parallel; known are: "),
@@ -54,7 +60,12 @@ def test_mappings_merge_and_lists_replace() -> None:
         ({"name": "Main"}, "specdec_instances[Main].name on ct200", "lower-case letters", "give "),
         ({"host": "0.0.0.0"}, "specdec_instances[main].api_key on ct200", "16 characters", "set specdec_instances[main].api_key"),
         ({"api_key": "short"}, "specdec_instances[main].api_key on ct200", "16 or more", "use a longer random key"),
-        ({"overlays": [{"referenc": "ct129"}]}, "specdec_instances[main].overlays[0].referenc on ct200", "reference", "write reference; known are"),
+        (
+            {"overlays": [{"referenc": "ct129"}]},
+            "specdec_instances[main].overlays[0].referenc on ct200",
+            "reference",
+            "write reference; known are",
+        ),
     ],
 )
 def test_one_thing_wrong_names_variable_host_and_way_out(change: dict[str, t.Any], subject: str, expected: str, fix: str) -> None:
