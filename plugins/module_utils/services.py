@@ -9,11 +9,10 @@ Nothing here touches a unit that runs or the release that is current.
 from __future__ import annotations
 
 import typing as t
-from pathlib import Path
 
-from . import releases, transactions, units
+from . import releases, transactions
 from .findings import ERROR, Finding, FindingError
-from .layout import RECOVER_UNIT, UNITS, Layout, unit_name
+from .layout import Layout, unit_name
 from .runners import Runner
 
 
@@ -31,7 +30,7 @@ def install(root: str, release: releases.Release, secrets: t.Mapping[str, str], 
     for name, secret in facts["secrets"].items():
         changed |= _secret(layout, facts["instance"], name, secret["version"], secrets)
     changed |= releases.store(layout, release)
-    changed |= _recovery(root, runner)
+    transactions.guard_boots(layout, runner)
     return changed
 
 
@@ -52,21 +51,6 @@ def differences(root: str, release: releases.Release) -> dict[str, str]:
     }
 
 
-def _run(runner: Runner, argv: t.Sequence[str], what: str) -> None:
-    done = runner(argv, timeout=60)
-    if done.rc != 0:
-        raise FindingError(
-            Finding(
-                "release.systemd",
-                ERROR,
-                what,
-                "%s ended with %d" % (argv[0], done.rc),
-                evidence=(done.stderr or done.stdout).strip(),
-                fix="run %s on the host and mend what it says" % " ".join(argv),
-            )
-        )
-
-
 def _secret(layout: Layout, instance: str, name: str, version: str, values: t.Mapping[str, str]) -> bool:
     if releases.secret_path(layout, instance, version).exists():
         return False
@@ -82,14 +66,4 @@ def _secret(layout: Layout, instance: str, name: str, version: str, values: t.Ma
             )
         )
     releases.store_secret(layout, instance, version, values[name])
-    return True
-
-
-def _recovery(root: str, runner: Runner) -> bool:
-    path = Path(UNITS) / RECOVER_UNIT
-    wanted = units.recover_unit(root).text()
-    if path.exists() and path.read_text(encoding="utf-8") == wanted:
-        return False
-    releases.write_durably(path, wanted)
-    _run(runner, ["systemctl", "enable", RECOVER_UNIT], RECOVER_UNIT)
     return True

@@ -90,6 +90,8 @@ def main() -> None:
             module.fail_json(
                 msg="The host is busy: %s. It was left alone; wait until that has ended, then run this again." % busy, busy=True
             )
+        except jobs.NotStarted as error:
+            module.fail_json(msg="The host did not start the job: %s. Nothing was changed; mend that, then run this again." % error)
     news = jobs.follow(directory, module.params["offset"], module.params["wait"], runner)
     module.exit_json(changed=bool((news["result"] or {}).get("changed")), directory=directory, **news)
 
