@@ -32,6 +32,8 @@ _DYING = 5.0
 _EXCERPT_LINES = 40
 _LISTEN = "0A"
 _FEW_TOKENS = 8
+#: Characters of a completion that are shown.
+_SHOWN = 80
 
 
 # The unit
@@ -357,6 +359,7 @@ class Gate:
             )
         tokens = sum(count for _text, count, _verified in answers)
         self._add("generation", OK, "%d completions, %d tokens" % (len(answers), tokens), found="%.60r" % answers[0][0])
+        self.outcome.measured.update(completion=answers[0][0][:_SHOWN], prompts=len(answers), floor=self.gate["acceptance_floor"])
         if per_response:
             verified = float(sum(count for _text, _tokens, count in answers))
             length = (tokens - len(answers)) / verified if verified else None
