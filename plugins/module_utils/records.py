@@ -108,13 +108,13 @@ def _metadata(directory: Path) -> tuple[str, str]:
             headers = HeaderParser().parsestr("".join(itertools.takewhile(str.strip, stream)))
     except OSError:
         headers = {}
-    name, _, version = stem.rpartition("-")
+    name, _dash, version = stem.rpartition("-")
     return normalized(headers.get("Name") or name), (headers.get("Version") or version).strip()
 
 
 def _row(fields: t.Sequence[str]) -> Row:
     path, hashed, size = [*fields, "", ""][:3]
-    algorithm, _, value = hashed.partition("=")
+    algorithm, _equals, value = hashed.partition("=")
     digest = ""
     if algorithm in ALGORITHMS:
         try:

@@ -97,7 +97,7 @@ def _stages(task: t.Mapping[str, t.Any]) -> t.Iterator[tuple[str, bool, t.Callab
     for part, module in task["imports"]:
         yield part, False, functools.partial(load, module)
     if task["plugins"]:
-        yield "plugins", True, lambda: _resolve(task["plugins"])()
+        yield "plugins", True, lambda: call(task["plugins"])
     if task["algorithm"]:
         yield "algorithm", True, lambda: {"found": repr(_resolve(task["recognise"])(task["algorithm"]))}
     if task["parse"]:
@@ -141,6 +141,11 @@ def dry_run(task: t.Mapping[str, t.Any]) -> None:
 def _refuse(_parser: t.Any, message: str) -> None:
     """In place of argparse's usage text and exit."""
     raise ValueError(message) from None
+
+
+def call(entry_point: str) -> t.Any:
+    """Call, without arguments, what an entry point names."""
+    return _resolve(entry_point)()
 
 
 def _resolve(entry_point: str) -> t.Callable[..., t.Any]:

@@ -66,11 +66,13 @@ class Fleet:
             "ANSIBLE_SSH_CONTROL_PATH_DIR": str(state / "cp"),
         }
 
-    def command(self, *argv: str, timeout: float = 900, cwd: Path = CHECKOUT, env: t.Mapping[str, str] = {}) -> subprocess.CompletedProcess:
+    def command(
+        self, *argv: str, timeout: float = 900, cwd: Path = CHECKOUT, env: t.Optional[t.Mapping[str, str]] = None
+    ) -> subprocess.CompletedProcess:
         """Run a command of the checkout; output together as text."""
         return subprocess.run(
             argv,
-            env={**self.environment, **env},
+            env={**self.environment, **(env or {})},
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

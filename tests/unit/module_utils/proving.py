@@ -192,7 +192,9 @@ class World:
         if self.transient:
             return self.transient
         clean = {"PATH": os.environ["PATH"]}
-        done = subprocess.run(argv[-2:], input=stdin, capture_output=True, text=True, timeout=timeout, env=clean, cwd=self.layout.root)
+        done = subprocess.run(
+            argv[-2:], input=stdin, capture_output=True, text=True, timeout=timeout, env=clean, cwd=self.layout.root, check=False
+        )
         return Completed(done.returncode, done.stdout, done.stderr)
 
     def prove(self, skip: t.Iterable[str] = (), deadline: float = 60) -> dict[str, t.Any]:

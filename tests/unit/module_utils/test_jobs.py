@@ -83,7 +83,7 @@ def test_refusal_for_another_reason_is_no_lock(tmp_path: Path, systemd: Systemd)
 
 
 def test_old_jobs_are_forgotten(tmp_path: Path, systemd: Systemd) -> None:
-    directories = [jobs.start(spec(tmp_path), systemd.runner)["directory"] for _ in range(15)]
+    directories = [jobs.start(spec(tmp_path), systemd.runner)["directory"] for _number in range(15)]
     assert len(list(jobs.JOBS.iterdir())) == 11 and Path(directories[-1]).exists()
 
 

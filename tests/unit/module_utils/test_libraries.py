@@ -90,7 +90,7 @@ def test_a_library_without_a_way_to_it_is_linked_with_what_it_needs_itself(site:
     libraries.write_links(lib, found, site.path)
     load = [sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", str(site.path / "kernel/ops.so")]
     without = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
-    assert "libnvrtc.so.13" in subprocess.run(load, env=without, capture_output=True, text=True).stderr
+    assert "libnvrtc.so.13" in subprocess.run(load, env=without, capture_output=True, text=True, check=False).stderr
     subprocess.run(load, env={**without, "LD_LIBRARY_PATH": str(lib)}, check=True)
 
 

@@ -164,7 +164,7 @@ def test_secret_is_root_s_alone(layout: Layout) -> None:
 
 
 def test_new_versions_of_a_secret_say_nothing() -> None:
-    assert len({releases.new_secret_version() for _ in range(100)}) == 100
+    assert len({releases.new_secret_version() for _number in range(100)}) == 100
 
 
 def test_failed_write_leaves_what_was(tmp_path: Path) -> None:

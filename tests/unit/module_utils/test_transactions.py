@@ -84,7 +84,7 @@ class Host:
         return path.read_text(encoding="utf-8") if path.exists() else None
 
     def start(self) -> None:
-        assert self.loaded == self.unit_text() is not None, "systemd would start a unit it has not read"
+        assert self.loaded is not None and self.loaded == self.unit_text(), "systemd would start a unit it has not read"
         current = releases.current(self.layout, "main")
         assert current is not None
         self.active = True

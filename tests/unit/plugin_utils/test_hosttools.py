@@ -103,7 +103,9 @@ def test_the_libraries_are_locked_for_the_oldest_python_of_hosts(tmp_path):
 
 def test_many_at_once_leave_one(tmp_path):
     installer, results = Installer(), []
-    threads = [threading.Thread(target=lambda: results.append(hosttools.host_uv(tmp_path, installer, "uv", "x86_64"))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: results.append(hosttools.host_uv(tmp_path, installer, "uv", "x86_64"))) for _number in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -70,7 +70,7 @@ class Service:
     def run(self, script: str) -> tuple[int, str]:
         """Status and output of an engine that does this."""
         process = self.start(script)
-        said, _ = process.communicate(timeout=60)
+        said, _none = process.communicate(timeout=60)
         return process.returncode, said
 
 

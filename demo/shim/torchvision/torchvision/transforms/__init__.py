@@ -3,4 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Names imported from ``torchvision.transforms``."""
 
-from .functional import InterpolationMode as InterpolationMode
+from .functional import InterpolationMode
+
+__all__ = ["InterpolationMode"]
