@@ -39,6 +39,9 @@ class ActionModule(ActionBase):
             return {**result, **controller.refusal("%s: nothing was changed, because:" % host, refused)}
         for line in plans.changes(plan):
             self._display.display("%s | plan   | %s" % (host, line))
+        if self._task.check_mode:
+            for one in plan["settings"]:
+                self._display.display("%s | plan   | %s: %s = %s (%s)" % (host, one["instance"], one["name"], one["value"], one["origin"]))
         return {**result, "changed": False, **plan, "state": state}
 
     def _gather(self, arguments: t.Mapping[str, t.Any], instances: t.Sequence[t.Mapping[str, t.Any]], task_vars: t.Any) -> dict[str, t.Any]:

@@ -108,6 +108,8 @@ def environment_variables(
     variables = dict(engine["environment"])
     variables.update({name: state if below == "." else "%s/%s" % (state, below) for name, below in engine["caches"].items()})
     variables["PATH"] = "%s/venv/bin:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin" % environment
+    if isinstance(instance.get("gpus"), list):
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in instance["gpus"])
     variables["LD_LIBRARY_PATH"] = "%s/lib" % environment
     variables.update(engine["lanes"].get(lane, {}).get("environment", {}))
     variables.update({str(name): str(value) for name, value in (instance.get("environment") or {}).items()})

@@ -29,7 +29,6 @@ VARIABLES: dict[str, str] = {
     "specdec_instances": "The servers of a host.",
     "specdec_instance_defaults": "Options that hold for every instance that does not say otherwise.",
     "specdec_reference": "Where a reference host keeps its engine.",
-    "specdec_index": "Package index that controller and hosts use.",
     "specdec_serial": "How many hosts are switched at a time.",
     "specdec_why": "The reason that the history keeps for this deploy.",
 }
