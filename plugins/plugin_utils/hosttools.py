@@ -30,6 +30,8 @@ REQUIREMENTS = Path(__file__).resolve().parent / "data" / "host_tools.txt"
 LIBRARIES = ("packaging", "pyelftools", "nvidia-ml-py")
 
 _CORE = "ansible_collections/specdec/serving/plugins/module_utils"
+#: Isolated from the user's directories and variables; writes no bytecode.
+_SHEBANG = b"#!/usr/bin/python3 -IB\n"
 _MAIN = "import sys\n\nfrom specdec.main import main\n\nsys.exit(main())\n"
 
 #: The oldest time that a zip file can say; the same for every file, so that the same content is the same bytes.
@@ -82,7 +84,7 @@ def zipapp(cache: Path, runner: Runner, uv: t.Optional[str] = None) -> tuple[Pat
     """
     own = {name: path.read_bytes() for name, path in _sources().items()}
     wanted = _requirements(*LIBRARIES)
-    key = digest([_MAIN, wanted, {name: hashlib.sha256(content).hexdigest() for name, content in own.items()}])
+    key = digest([_MAIN, _SHEBANG.decode(), wanted, {name: hashlib.sha256(content).hexdigest() for name, content in own.items()}])
 
     def make(directory: Path) -> None:
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
@@ -90,9 +92,11 @@ def zipapp(cache: Path, runner: Runner, uv: t.Optional[str] = None) -> tuple[Pat
             files = {**_library_files(Path(scratch)), **own, "__main__.py": _MAIN.encode()}
             for package in _parents(_CORE):
                 files.setdefault(package + "/__init__.py", b"")
-            with zipfile.ZipFile(directory / "specdec", "w", zipfile.ZIP_STORED) as archive:
-                for name in sorted(files):
-                    archive.writestr(zipfile.ZipInfo(name, _EPOCH), files[name])
+            with open(directory / "specdec", "wb") as program:
+                program.write(_SHEBANG)  # a person starts it by its name; a zip file may begin with anything
+                with zipfile.ZipFile(program, "w", zipfile.ZIP_STORED) as archive:
+                    for name in sorted(files):
+                        archive.writestr(zipfile.ZipInfo(name, _EPOCH), files[name])
 
     return _kept(cache, "specdec-" + key, "specdec", make)
 

@@ -60,7 +60,7 @@ def test_the_host_program_holds_the_core_its_own_package_and_the_libraries(tmp_p
 
 def test_the_host_program_starts_alone(tmp_path):
     path, _value = hosttools.zipapp(tmp_path, Installer(), "uv")
-    done = subprocess.run([sys.executable, "-I", "-B", str(path), "--help"], capture_output=True, text=True, check=False)
+    done = subprocess.run([str(path), "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "status" in done.stdout
 
