@@ -52,6 +52,9 @@ def test_deploy_as_written_beside_an_older_copy(fleet: Fleet, older: Path) -> No
     assert "GPUs: none" in run.text
     assert "specdec rollback main" in run.text
     assert fleet.key() not in run.text
+    left_alone = yaml.safe_load((CHECKOUT / "demo" / "reference" / "expected.yml").read_text())["left_alone"]
+    for kind in ("mode_only", "other_package"):
+        assert "not captured: %s" % left_alone[kind] in run.text
 
 
 def test_the_overlay_is_exactly_what_was_changed_by_hand(fleet: Fleet) -> None:
@@ -107,6 +110,14 @@ def test_the_engines_own_check_refuses_before_anything_is_switched(fleet: Fleet,
     assert re.search(said, finding), finding[:3000]
     assert fleet.release()["id"] == serving
     assert len(fleet.history()) == 1
+
+
+def test_the_plain_wheel_does_not_know_the_overlays_algorithm(fleet: Fleet) -> None:
+    serving = fleet.release()["id"]
+    run = fleet.deploy(variables=variables(overlays=None, extra_args={"speculative-ddtree-budget": None}))
+    assert run.rc != 0
+    assert "Unknown speculative algorithm name: DDTREE" in run.text
+    assert fleet.release()["id"] == serving
 
 
 def test_without_speculation_the_text_is_the_same_and_nothing_is_verified(fleet: Fleet) -> None:
