@@ -14,9 +14,9 @@ import time
 import typing as t
 from pathlib import Path
 
-from . import releases
+from . import diagnosis, releases
 from .engines_http import Client, Disconnected, HttpError, TimedOut
-from .findings import ERROR, NOT_APPLICABLE, OK, WARNING, Finding, errors
+from .findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding, errors
 from .layout import unit_name
 from .runners import Progress, Runner
 
@@ -30,6 +30,8 @@ _COUNTER_LAG = 10.0
 #: Between a broken connection and systemd's notice that the process behind it has ended.
 _DYING = 5.0
 _EXCERPT_LINES = 40
+#: An engine prints all its settings in one line of many thousand characters.
+_EXCERPT_WIDTH = 240
 _LISTEN = "0A"
 _FEW_TOKENS = 8
 #: Characters of a completion that are shown.
@@ -61,7 +63,8 @@ def died(state: t.Mapping[str, str], restarts: int = 0) -> t.Optional[str]:
 def journal(runner: Runner, unit: str, since: float, secrets: t.Sequence[str] = ()) -> str:
     """The last lines of a unit's journal since a time (seconds since the epoch), without the secrets."""
     argv = ["journalctl", "--unit=" + unit, "--since=@%.3f" % since, "--lines=%d" % _EXCERPT_LINES, "--output=cat", "--no-pager", "--quiet"]
-    return releases.redact(runner(argv, timeout=30).stdout.strip(), secrets)
+    lines = releases.redact(runner(argv, timeout=30).stdout.strip(), secrets).splitlines()
+    return "\n".join(line if len(line) <= _EXCERPT_WIDTH else line[:_EXCERPT_WIDTH] + " ..." for line in lines)
 
 
 # Who listens
@@ -276,7 +279,16 @@ class Gate:
 
     def _shut(self, id_: str, message: str, *, fix: str, evidence: str = "", **more: str) -> _Closed:
         said = journal(self.runner, self.unit, self.since, self.secrets)
-        evidence = "\n".join(part for part in (evidence, said and "journal of %s:\n%s" % (self.unit, said)) if part)
+        root = diagnosis.diagnose(said, self.unit).finding
+        blamed = root.verdict not in (OK, COULD_NOT_CHECK)
+        if blamed:
+            more.setdefault("cause", "%s (%s)" % (root.cause or root.message, root.id))
+        excerpt = "\n".join(said.splitlines()[-_EXCERPT_LINES:])
+        parts = (blamed and root.message, evidence, excerpt and "journal of %s:\n%s" % (self.unit, excerpt))
+        evidence = "\n".join(part for part in parts if part)
+        # Only a death is explained by the journal alone; the other gates have a way out of their own.
+        if blamed and root.cause and id_ == "unit-died":
+            fix = root.fix
         return _Closed(Finding("gate." + id_, ERROR, self.unit, message, evidence=evidence, fix=fix, **more))
 
     def _alive(self, patience: float = 0) -> None:

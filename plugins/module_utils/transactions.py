@@ -253,6 +253,7 @@ class _Transaction:
             self._commit(outcome.measured)
             return self._result(findings, committed=True, gate=outcome.measured)
         reason = errors(outcome.findings)[0]
+        self.record["acceptance"] = outcome.measured.get("acceptance")
         self.progress("gate", reason.message, finding=reason.as_dict())
         findings += self._back(reason)
         if reason.id.startswith("gate."):

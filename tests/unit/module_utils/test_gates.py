@@ -262,3 +262,16 @@ def test_formulas() -> None:
     assert gates.acceptance("vllm", names, {}, {"d": 0, "a": 0}) == (None, 0)
     names = {"generated": "g", "requests": "r", "verify": "v"}
     assert gates.acceptance("sglang", names, {"g": 100, "r": 1, "v": 10}, {"g": 205, "r": 6, "v": 60}) == (2.0, 50)
+
+
+def test_a_journals_lines_are_cut_only_after_the_secrets_are_out():
+    secret = "s3cret-0123456789"
+    line = "x" * (gates._EXCERPT_WIDTH - 5) + secret
+
+    def runner(argv, **_options):
+        return Completed(0, line + "\nlast words\n", "")
+
+    shown = gates.journal(runner, "specdec-main.service", 0.0, [secret])
+    assert shown.splitlines()[-1] == "last words"
+    assert secret[:6] not in shown
+    assert max(map(len, shown.splitlines())) <= gates._EXCERPT_WIDTH + 4
