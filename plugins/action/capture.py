@@ -13,9 +13,9 @@ from pathlib import Path
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.specdec.serving.plugins.module_utils import findings, overlays, references
+from ansible_collections.specdec.serving.plugins.module_utils import additions, bundles, differences, findings, locks, references
 from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, Finding, FindingError
-from ansible_collections.specdec.serving.plugins.plugin_utils import controller
+from ansible_collections.specdec.serving.plugins.plugin_utils import basewheels, controller
 from ansible_collections.specdec.serving.plugins.plugin_utils.pins import Pins
 
 
@@ -42,6 +42,7 @@ class ActionModule(ActionBase):
     def _capture(self, pins: Pins, target: str, headline: str, arguments: dict[str, t.Any], task_vars: t.Any) -> dict[str, t.Any]:
         reference, package = arguments["reference"], arguments["package"]
         self._display.display("%s | capture| comparing %s on %s with its RECORD" % (target, package, reference))
+        check_mode, diff = self._task.check_mode, self._task.diff
         archive = self._connection._shell.join_path(self._make_tmp_path(), "overlay.tar")
         arguments["archive"] = archive
         answer = self._execute_module(module_name="specdec.serving.capture", module_args=arguments, task_vars=task_vars)
@@ -52,11 +53,29 @@ class ActionModule(ActionBase):
             local = os.path.join(scratch, "overlay.tar")
             self._connection.fetch_file(archive, local)
             self._remove_tmp_path(self._connection._shell.tmpdir)
-            overlays.write_bundle(pins.bundle(answer["digest"]), overlays.unpack(Path(local).read_bytes()))
-        pins.keep_reference(reference, package, answer["digest"], {"captured_from": answer["venv"], "versions": answer["versions"]})
-        for line in references.summary(answer["manifest"], answer["ignored"]):
+            bundle = bundles.unpack(Path(local).read_bytes())
+        shown: list[dict[str, str]] = []
+        try:
+            base = self._base(bundle, arguments, answer["machine"])
+            bundle = additions.described(bundle, base)
+            shown = differences.captured(bundle, base) if diff else []
+        except FindingError as error:
+            self._display.warning("%s: what the overlay adds to %s is not known: %s" % (target, package, error.finding.text()))
+        if not check_mode:
+            bundles.write_bundle(pins.bundle(bundle.digest), bundle)
+            pins.keep_reference(reference, package, bundle.digest, {"captured_from": answer["venv"], "versions": answer["versions"]})
+        for line in references.summary(bundle.manifest, answer["ignored"]):
             self._display.display("%s | capture| %s" % (target, line))
-        return {**answer, "changed": True}
+        return {**answer, "manifest": dict(bundle.manifest), "changed": True, "diff": shown}
+
+    def _base(self, bundle: bundles.Bundle, arguments: t.Mapping[str, t.Any], machine: str) -> bundles.Base:
+        """The wheel that the bundle lies over; the reference itself has it no longer."""
+        manifest = bundle.manifest
+        places = locks.wheel_directories(arguments.get("wheel_directories") or [], controller.environment())
+        fetched = basewheels.fetch(
+            controller.cache_directory(), controller.run, manifest["base"], manifest["python"], machine, wheel_directories=places
+        )
+        return basewheels.reader(fetched)
 
 
 def _unreachable(target: str, reference: str, pins: Pins, reason: str) -> Finding:

@@ -22,7 +22,7 @@ import time
 import typing as t
 from pathlib import Path
 
-from . import libraries, overlays, parity, records
+from . import bundles, libraries, overlays, parity, records
 from .findings import ERROR, OK, WARNING, Finding, FindingError, errors
 from .layout import MARKER, Layout, digest
 from .releases import write_durably
@@ -136,10 +136,10 @@ class _Build:
     def run(self) -> dict[str, t.Any]:
         if (self.directory / MARKER).exists():
             return self._result(False, "is built already")
-        bundles = self._inputs()
+        layers = self._inputs()
         self._remove_leftovers()
         try:
-            self._make(bundles)
+            self._make(layers)
         except BaseException as error:
             with contextlib.suppress(OSError):
                 self._remove_leftovers()
@@ -152,7 +152,7 @@ class _Build:
         found = [*self.found, Finding("environment.complete", OK, self.content["id"], message, evidence=str(self.directory))]
         return {"changed": changed, "findings": [one.as_dict() for one in found], "timings": self.timings}
 
-    def _make(self, bundles: t.Sequence[overlays.Bundle]) -> None:
+    def _make(self, layers: t.Sequence[bundles.Bundle]) -> None:
         with self._step("python", "making the virtual environment"):
             self._make_venv()
         with self._step("sync", "installing the locked packages"):
@@ -168,12 +168,12 @@ class _Build:
                 compiling.result()
                 if self.replaced:
                     self._compile([path for dist in dists if dist.name in self.replaced for path in dist.rows if path.endswith(".py")])
-        with self._step("overlay", "laying %d overlay(s) over the engine" % len(bundles)):
-            self._overlay(bundles, dists)
+        with self._step("overlay", "laying %d overlay(s) over the engine" % len(layers)):
+            self._overlay(layers, dists)
         with self._step("libraries", "computing what the loader does not find"):
             self._link_libraries(dists)
         with self._step("flush", "flushing to the disk"):
-            self._finish(bundles)
+            self._finish(layers)
 
     @contextlib.contextmanager
     def _step(self, name: str, message: str) -> t.Iterator[None]:
@@ -184,7 +184,7 @@ class _Build:
 
     # Before anything is written
 
-    def _inputs(self) -> list[overlays.Bundle]:
+    def _inputs(self) -> list[bundles.Bundle]:
         """Refuse what cannot end well; return the overlay bundles."""
         if environment_id(self.content) != self.content["id"]:
             raise FindingError(
@@ -208,7 +208,7 @@ class _Build:
                     "run the whole deploy again: it sends them",
                 )
             )
-        return [overlays.read_bundle(self.layout.overlays / name) for name in self.content["overlays"]]
+        return [bundles.read_bundle(self.layout.overlays / name) for name in self.content["overlays"]]
 
     def _wheels(self, wheel: t.Mapping[str, str]) -> Path:
         return self.layout.wheels / wheel["sha256"]
@@ -340,13 +340,12 @@ class _Build:
                 )
             )
 
-    def _overlay(self, bundles: t.Sequence[overlays.Bundle], dists: t.Sequence[records.Distribution]) -> None:
+    def _overlay(self, layers: t.Sequence[bundles.Bundle], dists: t.Sequence[records.Distribution]) -> None:
         changed: list[str] = []
-        for bundle in bundles:
+        for bundle in layers:
             changed += overlays.apply(bundle, self.site_packages, dists, self._syntax)
-        for bundle in bundles:
-            for finding in overlays.audit(bundle, self.site_packages):
-                raise FindingError(finding)
+        for finding in errors(overlays.audit([bundle.manifest for bundle in layers], self.site_packages)):
+            raise FindingError(finding)
         sources = [path for path in changed if path.endswith(".py") and (self.site_packages / path).exists()]
         if sources:
             self._compile(sources)
@@ -366,8 +365,8 @@ class _Build:
             dataclasses.replace(finding, verdict=WARNING) if finding.verdict == ERROR else finding for finding in libraries.findings(found)
         ]
 
-    def _finish(self, bundles: t.Iterable[overlays.Bundle]) -> None:
-        write_durably(self.directory / "overlay.json", json.dumps([bundle.manifest for bundle in bundles], indent=1))
+    def _finish(self, layers: t.Iterable[bundles.Bundle]) -> None:
+        write_durably(self.directory / "overlay.json", json.dumps([bundle.manifest for bundle in layers], indent=1))
         write_durably(self.directory / "environment.json", json.dumps(self.content, indent=1))
         # the marker must not reach the disk before what it vouches for
         os.sync()

@@ -186,7 +186,17 @@ class Planner:
             package = overlay.get("package") or self.tables["engines"][instance["engine"]["name"]]["package"]
             digest = self.pins.reference(overlay["reference"]).get("overlays", {}).get(package)
             if digest is None or "overlay" in self.wanted.pins_update:
-                self._miss({"kind": "overlay", "reference": overlay["reference"], "package": package, "replace": digest is not None})
+                self._miss(
+                    {
+                        "kind": "overlay",
+                        "reference": overlay["reference"],
+                        "package": package,
+                        "root": self.wanted.root,
+                        "binaries": list(overlay.get("binaries") or ()),
+                        "wheel_directories": [str(one) for one in self.wanted.wheel_directories],
+                        "replace": digest is not None,
+                    }
+                )
             elif self.pins.manifest(digest) is None:
                 self.refuse(
                     "bundle-gone",

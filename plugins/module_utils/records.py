@@ -284,9 +284,14 @@ def verify(
     )
 
 
+def printable(path: str) -> str:
+    """A path as one line that every terminal and every JSON file takes: other bytes than UTF-8 and line ends are escaped."""
+    return path.encode("utf-8", "backslashreplace").decode("utf-8").replace("\n", "\\n").replace("\r", "\\r")
+
+
 def listing(paths: t.Iterable[str], limit: int = _NAMED) -> str:
     """Paths as evidence: one a line, the first ``limit`` of them and how many more there are."""
-    names = list(paths)
+    names = [printable(path) for path in paths]
     more = ["and %d more" % (len(names) - limit)] if len(names) > limit else []
     return "\n".join(names[:limit] + more)
 

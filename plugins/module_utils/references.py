@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import json
+import platform
 import re
 import typing as t
 from pathlib import Path
 
-from . import overlays, records
+from . import bundles, captures, records
 from .findings import ERROR, Finding, FindingError
-from .layout import UNITS
+from .layout import MARKER, UNITS, Layout
 
 #: Versions that the manifest notes, for a target is compared with them.
 CRITICAL = (
@@ -31,8 +33,8 @@ def site_packages(venv: Path) -> t.Optional[Path]:
     return next(iter(sorted(venv.glob("lib/python3*/site-packages"))), None)
 
 
-def environments(units: Path = Path(UNITS)) -> list[Path]:
-    """The virtual environments whose Python a unit of this host starts, each once."""
+def environments(root: Path, units: Path = Path(UNITS)) -> list[Path]:
+    """The virtual environments whose Python a unit of this host starts, and those its instances under ``root`` serve from, each once."""
     found: dict[Path, None] = {}
     for unit in sorted(units.glob("*.service")):
         try:
@@ -43,12 +45,24 @@ def environments(units: Path = Path(UNITS)) -> list[Path]:
             venv = Path(program).parent.parent
             if (venv / "pyvenv.cfg").exists():
                 found[venv] = None
+    found.update(dict.fromkeys(_deployed(Layout(root))))
     return list(found)
 
 
-def find(package: str, units: Path = Path(UNITS)) -> Path:
-    """The one environment of this host that a unit uses and that holds ``package``; raises FindingError otherwise."""
-    known = environments(units)
+def _deployed(layout: Layout) -> t.Iterator[Path]:
+    """The environments of the current releases: no unit names them, for a launcher starts them."""
+    for release in sorted(layout.instances.glob("*/current/release.json")):
+        try:
+            environment = layout.environment(json.loads(release.read_text(encoding="utf-8"))["environment"])
+        except (OSError, ValueError, KeyError):
+            continue
+        if (environment / MARKER).exists():
+            yield environment / "venv"
+
+
+def find(package: str, root: Path, units: Path = Path(UNITS)) -> Path:
+    """The one environment of this host that a unit or an instance uses and that holds ``package``; raises FindingError otherwise."""
+    known = environments(root, units)
     holding = [venv for venv in known if _holds(venv, package)]
     if len(holding) == 1:
         return holding[0]
@@ -58,22 +72,25 @@ def find(package: str, units: Path = Path(UNITS)) -> Path:
             ERROR,
             "specdec_reference.venv",
             "several environments hold %s" % package if holding else "no environment that a unit starts holds %s" % package,
-            found=", ".join(str(venv) for venv in holding or known) or "no unit in %s starts a Python of an environment" % units,
+            found=", ".join(str(venv) for venv in holding or known)
+            or "no unit in %s starts a Python of an environment, and %s has no instance" % (units, root),
             expected="one environment with %s" % package,
             fix="set specdec_reference: {venv: /path/of/the/environment} for the reference",
         )
     )
 
 
-def capture(venv: str, package: str, archive: t.Optional[str]) -> dict[str, t.Any]:
+def capture(venv: str, package: str, archive: t.Optional[str], root: str, binaries: t.Collection[str] = ()) -> dict[str, t.Any]:
     """Capture the overlay of a package and write it to ``archive``.
 
     :param venv: the environment; found by itself when empty.
-    :returns: digest, manifest, ignored, venv, versions (of the critical packages).
+    :param root: directory that holds what was deployed to this host, if anything was.
+    :param binaries: paths of compiled libraries that are captured nevertheless.
+    :returns: digest, manifest, ignored, venv, versions (of the critical packages), machine.
 
     Raises FindingError when there is nothing to capture from.
     """
-    place = Path(venv) if venv else find(package)
+    place = Path(venv) if venv else find(package, Path(root))
     packages = site_packages(place)
     if packages is None or not _holds(place, package):
         raise FindingError(
@@ -88,10 +105,10 @@ def capture(venv: str, package: str, archive: t.Optional[str]) -> dict[str, t.An
                 % package,
             )
         )
-    captured = overlays.capture(packages, package, critical=CRITICAL)
+    captured = captures.capture(packages, package, binaries, CRITICAL)
     if archive:
         path = Path(archive)
-        path.write_bytes(overlays.pack(captured.bundle))
+        path.write_bytes(bundles.pack(captured.bundle))
         path.chmod(0o644)  # fetched by the user that logged in; source code, no secret
     manifest = dict(captured.bundle.manifest)
     return {
@@ -100,6 +117,7 @@ def capture(venv: str, package: str, archive: t.Optional[str]) -> dict[str, t.An
         "ignored": [dict(one) for one in captured.ignored],
         "venv": str(place),
         "versions": manifest["reference_versions"],
+        "machine": platform.machine(),
     }
 
 
@@ -113,5 +131,6 @@ def summary(manifest: t.Mapping[str, t.Any], ignored: t.Sequence[t.Mapping[str, 
     base = manifest["base"]
     lines = ["overlay %s on %s %s:" % (manifest["digest"], base["name"], base["version"])]
     lines += ["  %-6s %s" % (entry["action"], entry["path"]) for entry in manifest["files"]]
+    lines += ["  adds %s: %s" % (kind, ", ".join(names)) for kind, names in manifest["adds"].items() if names]
     lines += ["  not captured: %s (%s)" % (one["path"], one["reason"]) for one in ignored]
     return lines

@@ -75,7 +75,13 @@ INSTANCE: dict[str, Option] = {
         },
         required=True,
     ),
-    "overlays": Option(list, elements=Option(dict, {"reference": Option(str, required=True), "package": Option(str)})),
+    "overlays": Option(
+        list,
+        elements=Option(
+            dict,
+            {"reference": Option(str, required=True), "package": Option(str), "binaries": Option(list, elements=Option(str))},
+        ),
+    ),
     "model": Option(dict, _MODEL, required=True),
     "draft": Option(dict, _MODEL),
     "speculative": Option(

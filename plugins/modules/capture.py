@@ -31,6 +31,20 @@ options:
     description: Distribution whose files are compared.
     type: str
     default: sglang
+  root:
+    description: Directory on the reference that holds what was deployed to it, if anything was.
+    type: str
+    default: /opt/specdec
+  binaries:
+    description: Compiled libraries that are captured nevertheless, by their paths below site-packages.
+    type: list
+    elements: str
+    default: []
+  wheel_directories:
+    description: Directories on the controller that hold wheels, to read what the overlay adds to its package.
+    type: list
+    elements: path
+    default: []
   pins_dir:
     description: Directory on the controller that keeps the bundle.
     type: path
@@ -47,8 +61,8 @@ attributes:
     support: full
     description: Captures, but keeps nothing.
   diff_mode:
-    support: none
-    description: The bundle itself shows what differs from the package.
+    support: full
+    description: Shows each text file before and after the edit, where the unmodified package is at hand on the controller.
 """
 
 EXAMPLES = r"""
@@ -88,14 +102,18 @@ def main() -> None:
             "target": {"type": "str", "default": ""},
             "venv": {"type": "str", "default": ""},
             "package": {"type": "str", "default": "sglang"},
+            "root": {"type": "str", "default": "/opt/specdec"},
+            "binaries": {"type": "list", "elements": "str", "default": []},
+            "wheel_directories": {"type": "list", "elements": "path", "default": []},
             "pins_dir": {"type": "path", "required": True},
             "replace": {"type": "bool", "default": False},
             "archive": {"type": "path"},
         },
         supports_check_mode=True,
     )
+    asked = {name: module.params[name] for name in ("venv", "package", "archive", "root", "binaries")}
     try:
-        captured = references.capture(module.params["venv"], module.params["package"], module.params["archive"])
+        captured = references.capture(**asked)
     except FindingError as error:
         module.fail_json(msg="%s: %s" % (module.params["reference"], error.finding.text()), finding=error.finding.as_dict())
     module.exit_json(changed=False, **captured)

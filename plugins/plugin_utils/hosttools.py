@@ -40,7 +40,8 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 #: What a host's uv has to run on; its wheels ask for no more.
 _PLATFORM = "%s-manylinux_2_17"
 
-_SETTINGS = {"UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1", "UV_SYSTEM_CERTS": "1"}
+#: How uv is run here: by itself, with the certificates of the system.
+SETTINGS = {"UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1", "UV_SYSTEM_CERTS": "1"}
 _TIMEOUT = 600.0
 
 
@@ -159,7 +160,7 @@ def _library_files(directory: Path) -> dict[str, bytes]:
 def _install(wanted: str, target: Path, runner: Runner, uv: t.Optional[str], options: t.Sequence[str]) -> None:
     argv = [uv or find_uv(), "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--link-mode", "copy"]
     argv += ["--python", sys.executable, "--target", str(target), *options, "--requirements", "-"]
-    done = runner(argv, stdin=wanted, env=_SETTINGS, timeout=_TIMEOUT)
+    done = runner(argv, stdin=wanted, env=SETTINGS, timeout=_TIMEOUT)
     if done.rc == 0:
         return
     names = ", ".join(re.findall(r"(?m)^[a-z0-9-]+==\S+", wanted))

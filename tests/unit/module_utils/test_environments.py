@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import uv
 
-from ansible_collections.specdec.serving.plugins.module_utils import environments, overlays, records
+from ansible_collections.specdec.serving.plugins.module_utils import bundles, captures, environments, overlays, records
 from ansible_collections.specdec.serving.plugins.module_utils.findings import OK, FindingError, worst
 from ansible_collections.specdec.serving.plugins.module_utils.layout import MARKER, SCHEMA, Layout
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
@@ -50,13 +50,13 @@ class Host:
         (self.layout.wheels / sha256).mkdir(parents=True)
         wheel.rename(self.layout.wheels / sha256 / wheel.name)
 
-    def spec(self, *bundles: overlays.Bundle, **changes: t.Any) -> dict[str, t.Any]:
-        for bundle in bundles:
-            overlays.write_bundle(self.layout.overlays / bundle.digest, bundle)
+    def spec(self, *layers: bundles.Bundle, **changes: t.Any) -> dict[str, t.Any]:
+        for bundle in layers:
+            bundles.write_bundle(self.layout.overlays / bundle.digest, bundle)
         content = {
             "schema": SCHEMA,
             "lock": "0" * 16,
-            "overlays": [bundle.digest for bundle in bundles],
+            "overlays": [bundle.digest for bundle in layers],
             "python": {
                 "path": sys.executable,
                 "implementation": sys.implementation.name,
@@ -101,12 +101,12 @@ def host(tmp_path: Path) -> Host:
 
 
 @pytest.fixture
-def bundle(tmp_path: Path) -> overlays.Bundle:
+def bundle(tmp_path: Path) -> bundles.Bundle:
     reference = wheels.venv(tmp_path / "reference")
     wheels.install(reference, "engine", "1.0", {**ENGINE})
     (reference / "engine/__init__.py").write_bytes(b"VALUE = 'edits'\n")
     (reference / "engine/tree.py").write_bytes(b"TREE = 1\n")
-    return overlays.capture(reference, "engine").bundle
+    return captures.capture(reference, "engine").bundle
 
 
 def tree(directory: Path) -> dict[str, str]:
@@ -121,7 +121,7 @@ def test_the_id_is_over_what_decides_and_not_over_paths(host: Host) -> None:
         assert environments.environment_id({**content, **change}) != content["id"]
 
 
-def test_a_build_is_complete_verified_compiled_and_done_once(host: Host, bundle: overlays.Bundle) -> None:
+def test_a_build_is_complete_verified_compiled_and_done_once(host: Host, bundle: bundles.Bundle) -> None:
     spec = host.spec(bundle)
     result = host.build(spec)
     directory = host.layout.environment(spec["environment"]["id"])
@@ -150,7 +150,7 @@ def test_a_build_is_complete_verified_compiled_and_done_once(host: Host, bundle:
     assert host.ran == []
 
 
-def test_an_overlay_reaches_neither_the_cache_nor_another_environment(host: Host, bundle: overlays.Bundle) -> None:
+def test_an_overlay_reaches_neither_the_cache_nor_another_environment(host: Host, bundle: bundles.Bundle) -> None:
     plain, overlaid = host.spec(), host.spec(bundle)
     host.build(plain)
     shared = host.site(plain) / "other/__init__.py"
@@ -197,17 +197,17 @@ def test_what_a_killed_build_left_is_removed_and_built_anew(host: Host) -> None:
     assert len(list((directory / "venv/lib").glob("python3*"))) == 1
 
 
-def test_no_marker_when_the_overlay_does_not_fit(host: Host, bundle: overlays.Bundle) -> None:
+def test_no_marker_when_the_overlay_does_not_fit(host: Host, bundle: bundles.Bundle) -> None:
     manifest = {**bundle.manifest, "base": {"name": "engine", "version": "2.0"}}
-    other = overlays.Bundle({**manifest, "digest": overlays.manifest_digest(manifest)}, bundle.files)
+    other = bundles.Bundle({**manifest, "digest": bundles.manifest_digest(manifest)}, bundle.files)
     assert host.refusal(host.spec(other)).id == "overlay.base-version"
 
 
-def test_the_environments_interpreter_judges_the_overlays_syntax(host: Host, bundle: overlays.Bundle) -> None:
+def test_the_environments_interpreter_judges_the_overlays_syntax(host: Host, bundle: bundles.Bundle) -> None:
     broken = {**bundle.files, "engine/tree.py": b"def broken(:\n"}
     files = [{**one, "result": wheels.sha256(broken[one["path"]])} for one in bundle.manifest["files"]]
     manifest = {**bundle.manifest, "python": "99.0", "files": files}
-    finding = host.refusal(host.spec(overlays.Bundle({**manifest, "digest": overlays.manifest_digest(manifest)}, broken)))
+    finding = host.refusal(host.spec(bundles.Bundle({**manifest, "digest": bundles.manifest_digest(manifest)}, broken)))
     assert finding.id == "overlay.not-python"
     assert "engine/tree.py" in finding.evidence
 
@@ -276,7 +276,7 @@ def test_secrets_travel_in_the_environment_and_certificates_are_the_hosts(host: 
     assert not any("hunter2" in part for argv, env in seen for part in argv)
 
 
-def test_files_are_readable_for_the_services_user_whatever_the_umask(host: Host, bundle: overlays.Bundle) -> None:
+def test_files_are_readable_for_the_services_user_whatever_the_umask(host: Host, bundle: bundles.Bundle) -> None:
     spec = host.spec(bundle)
     before = os.umask(0o077)
     try:

@@ -1,0 +1,79 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What an overlay adds to its base for a user: speculative algorithms and engine arguments, read from the source's syntax."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import typing as t
+import warnings
+
+from . import records
+from .bundles import Base, Bundle
+from .findings import ERROR, Finding, FindingError
+
+#: Where engines declare what an overlay may add: part of the path, class (None: any).
+_ALGORITHMS = ("spec_info.py", "SpeculativeAlgorithm")
+_ARGUMENTS = (("server_args.py", "ServerArgs"), ("arg_groups/", None))
+
+
+def additions(files: t.Mapping[str, bytes], base: Base) -> dict[str, list[str]]:
+    """The speculative algorithms and the engine arguments that files add to the base."""
+    algorithms: set[str] = set()
+    arguments: set[str] = set()
+    for path, data in files.items():
+        before = base(path) or b""
+        if path.endswith("/" + _ALGORITHMS[0]):
+            algorithms |= _members(data, _ALGORITHMS[1]) - _members(before, _ALGORITHMS[1])
+        for part, name in _ARGUMENTS:
+            if path.endswith(".py") and "/" + part in path:
+                arguments |= _fields(data, name) - _fields(before, name)
+    return {"algorithms": sorted(algorithms), "arguments": sorted(arguments)}
+
+
+def described(bundle: Bundle, base: Base) -> Bundle:
+    """The bundle with what it adds noted in its manifest; its digest stays, for a note decides nothing.
+
+    Raises FindingError (``overlay.base``) where the base is not the one that the bundle was made over.
+    """
+    other = []
+    for entry in bundle.manifest["files"]:
+        data = base(entry["path"])
+        if (hashlib.sha256(data).hexdigest() if data is not None else None) != entry["base"]:
+            other.append(entry["path"])
+    if other:
+        subject = "%(name)s %(version)s" % bundle.manifest["base"]
+        message = "the package that could be fetched is another build than the one on the reference"
+        fix = "name the directory of the reference's wheel in specdec_wheel_directories"
+        raise FindingError(Finding("overlay.base", ERROR, subject, message, evidence=records.listing(other), fix=fix))
+    return Bundle({**bundle.manifest, "adds": additions(bundle.files, base)}, bundle.files)
+
+
+def nothing() -> dict[str, list[str]]:
+    """What a manifest says while it is not known what its files add."""
+    return {"algorithms": [], "arguments": []}
+
+
+def _classes(source: bytes, name: t.Optional[str]) -> t.Iterator[ast.stmt]:
+    """The statements of the classes of that name, or of all."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and name in (None, node.name):
+            yield from node.body
+
+
+def _members(source: bytes, name: str) -> set[str]:
+    targets = [target for node in _classes(source, name) if isinstance(node, ast.Assign) for target in node.targets]
+    return {target.id for target in targets if isinstance(target, ast.Name) and not target.id.startswith("_")}
+
+
+def _fields(source: bytes, name: t.Optional[str]) -> set[str]:
+    targets = [node.target for node in _classes(source, name) if isinstance(node, ast.AnnAssign)]
+    return {target.id for target in targets if isinstance(target, ast.Name) and not target.id.startswith("_")}

@@ -1,0 +1,255 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Capture: what differs between an installed distribution and its RECORD, as a bundle. Nothing is written."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import stat
+import typing as t
+from pathlib import Path
+
+from . import additions, bundles, records
+from .bundles import Bundle
+from .findings import ERROR, Finding, FindingError
+
+#: Of other distributions only what a person edits is hashed; of larger files the size is compared.
+_EDITED = 1 << 20
+
+#: Bytes of the largest file that may be source; weights and data sets are none.
+_LARGEST = 64 << 20
+
+_ATTEMPTS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """What :func:`capture` found.
+
+    :param ignored: what differs and was not captured, each {path, package, reason}.
+    """
+
+    bundle: Bundle
+    ignored: tuple[t.Mapping[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Scan:
+    hashes: t.Mapping[str, t.Optional[str]]
+    added: tuple[str, ...]
+
+
+def capture(
+    site_packages: Path,
+    package: str,
+    binaries: t.Collection[str] = (),
+    critical: t.Iterable[str] = (),
+) -> Captured:
+    """Take what differs between an installed distribution and its RECORD.
+
+    Changed files, files no RECORD knows in the distribution's own top-level packages, and deleted files
+    are taken. Bytecode, caches, backups and leftovers of version control are not, nor are compiled
+    libraries that ``binaries`` does not name, nor what lies in other distributions: all of that is
+    listed in :attr:`Captured.ignored`. What the files add to their base is told later, where the base is at hand.
+
+    :param package: name of the distribution.
+    :param binaries: paths of compiled libraries to take nevertheless.
+    :param critical: distributions whose versions the manifest notes.
+
+    Raises FindingError when the distribution is not there or not installed from a wheel, or when its files keep changing or cannot be read.
+    """
+    site_packages = Path(site_packages)
+    dists = records.distributions(site_packages)
+    dist = _captured_distribution(site_packages, dists, package)
+    entries, files, ignored, unreadable = _stable(site_packages, dist, dists, frozenset(binaries))
+    if unreadable:
+        message = "%d file(s) of it cannot be read, so what was changed cannot be told" % len(unreadable)
+        fix = "make them readable for root (see the evidence), or install the package anew, then capture again"
+        raise FindingError(Finding("overlay.unreadable", ERROR, package, message, evidence=records.listing(unreadable), fix=fix))
+    manifest = {
+        "base": {"name": dist.name, "version": dist.version},
+        "python": python_version(site_packages),
+        "files": entries,
+        "adds": additions.nothing(),
+        "reference_versions": {name: found.version for name in critical for found in [records.find(dists, name)] if found},
+    }
+    ignored += _mode_only(site_packages, dist, {entry["path"] for entry in entries})
+    ignored += _edits_elsewhere(site_packages, dists, dist)
+    ignored = [{**one, "path": records.printable(one["path"])} for one in ignored]
+    return Captured(bundles.seal(manifest, files), tuple(sorted(ignored, key=lambda one: (one["package"], one["path"]))))
+
+
+def _stable(
+    site_packages: Path, dist: records.Distribution, dists: t.Sequence[records.Distribution], binaries: frozenset[str]
+) -> tuple[list[dict[str, t.Any]], dict[str, bytes], list[dict[str, str]], list[str]]:
+    """The differences as they were at one moment: what was read is what was there before and after."""
+    for _attempt in range(_ATTEMPTS):
+        scan = _scan(site_packages, dist, dists)
+        found = _differences(site_packages, dist, scan, binaries)
+        if scan == _scan(site_packages, dist, dists) and all(one["result"] == scan.hashes.get(one["path"]) for one in found[0]):
+            return found
+    raise FindingError(
+        Finding(
+            "overlay.unstable",
+            ERROR,
+            dist.name,
+            "its files change while they are read",
+            evidence="%s, read %d times" % (site_packages, _ATTEMPTS),
+            fix="wait until nobody edits or installs on the reference, then capture again",
+        )
+    )
+
+
+def python_version(site_packages: Path) -> str:
+    """The minor version of Python a site-packages directory belongs to (``3.11``); empty where its path does not say."""
+    match = re.search(r"python(\d+\.\d+)", Path(site_packages).parent.name)
+    return match[1] if match else ""
+
+
+def _captured_distribution(site_packages: Path, dists: t.Sequence[records.Distribution], package: str) -> records.Distribution:
+    dist = records.find(dists, package)
+    if dist is None:
+        fix = "name the virtual environment that has it, or the distribution's real name"
+        raise FindingError(
+            Finding("overlay.absent", ERROR, package, "is not installed on the reference", evidence=str(site_packages), fix=fix)
+        )
+    origin = ""
+    with contextlib.suppress(OSError, ValueError):
+        direct = json.loads((site_packages / dist.directory / "direct_url.json").read_text(encoding="utf-8"))
+        if direct.get("dir_info", {}).get("editable"):
+            origin = direct["url"]
+    if origin or not dist.packages():
+        raise FindingError(
+            Finding(
+                "overlay.editable",
+                ERROR,
+                package,
+                "is not installed from a wheel, so there is nothing to compare its files with",
+                found="an editable install of %s" % origin if origin else "no RECORD, or one without packages",
+                evidence=str(site_packages / dist.directory),
+                fix="install the wheel of the same version on the reference and lay the changed files over it",
+            )
+        )
+    return dist
+
+
+def _scan(site_packages: Path, dist: records.Distribution, dists: t.Iterable[records.Distribution]) -> _Scan:
+    """Hashes of the distribution's files, and of the files in its packages that no RECORD knows (None: gone, or cannot be read)."""
+    known = {path for one in dists for path in one.rows}
+    added = tuple(sorted(path for path in records.tree(site_packages, dist.packages()) if path not in known))
+    wanted = {path: (str(site_packages / path), row.algorithm) for path, row in _own(dist).items()}
+    wanted.update((path, (str(site_packages / path), "sha256")) for path in added if _may_be_source(site_packages / path))
+    return _Scan(records.hash_files(wanted), added)
+
+
+def _may_be_source(path: Path) -> bool:
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size <= _LARGEST
+
+
+def _own(dist: records.Distribution) -> dict[str, records.Row]:
+    """The files an overlay may concern: those with a hash, in the distribution's packages."""
+    packages = dist.packages()
+    return {path: row for path, row in dist.rows.items() if row.digest and path.split("/", 1)[0] in packages and "/" in path}
+
+
+def _differences(
+    site_packages: Path, dist: records.Distribution, scan: _Scan, binaries: frozenset[str]
+) -> tuple[list[dict[str, t.Any]], dict[str, bytes], list[dict[str, str]], list[str]]:
+    """Entries, files, what is ignored, and what cannot be read."""
+    entries: list[dict[str, t.Any]] = []
+    files: dict[str, bytes] = {}
+    ignored: list[dict[str, str]] = []
+    unreadable: list[str] = []
+    changed = [path for path, row in _own(dist).items() if scan.hashes[path] != row.digest]
+    for path in sorted([*changed, *scan.added]):
+        row = dist.rows.get(path)
+        source = site_packages / path
+        data: t.Optional[bytes] = None
+        reason = bundles.leftover(path) or ("" if bundles.is_plain(path) else "its name holds characters that no bundle holds")
+        if not reason and os.path.lexists(source):
+            try:
+                data, reason = _read(source)
+            except OSError as error:
+                unreadable.append("%s: %s" % (path, error.strerror))
+                continue
+            if data is not None and bundles.is_compiled(data) and path not in binaries:
+                reason = "compiled, and not named"
+        if reason:
+            ignored.append({"path": path, "package": dist.name, "reason": reason})
+            continue
+        action = "delete" if data is None else "change" if row else "add"
+        executable = data is not None and bool(source.stat().st_mode & 0o111)
+        entries.append(bundles.entry(path, action, _base_hash(row), data, executable))
+        if data is not None:
+            files[path] = data
+    return entries, files, ignored, unreadable
+
+
+def _read(source: Path) -> tuple[t.Optional[bytes], str]:
+    """The bytes of what may be source, or why they are not taken. Raises OSError."""
+    if not source.is_file():
+        return None, "a link to a directory" if source.is_dir() else "not a plain file"
+    if source.stat().st_size > _LARGEST:
+        return None, "larger than %d MiB" % (_LARGEST >> 20)
+    return source.read_bytes(), ""
+
+
+def _base_hash(row: t.Optional[records.Row]) -> t.Optional[str]:
+    if row is None:
+        return None
+    if row.algorithm != "sha256":
+        fix = "build the wheel anew with a current tool"
+        raise FindingError(
+            Finding("overlay.base-hash", ERROR, row.path, "RECORD has no sha256 for this file", found=row.algorithm, fix=fix)
+        )
+    return row.digest
+
+
+def _mode_only(site_packages: Path, dist: records.Distribution, taken: t.Collection[str]) -> list[dict[str, str]]:
+    """Files with the wheel's bytes and a mode no installer gives.
+
+    RECORD holds no modes: the one most of the distribution's files have is the norm, and wheels make some files executable.
+    """
+    modes: dict[str, int] = {}
+    for path in _own(dist):
+        if path not in taken:
+            with contextlib.suppress(OSError):
+                modes[path] = stat.S_IMODE((site_packages / path).lstat().st_mode)
+    common = list(modes.values())
+    norm = max(sorted(set(common)), key=common.count) if common else 0
+    usual = (norm, norm | (norm >> 2 & 0o111), norm & ~0o111)
+    return [{"path": path, "package": dist.name, "reason": "mode only"} for path, mode in modes.items() if mode not in usual]
+
+
+def _edits_elsewhere(site_packages: Path, dists: t.Iterable[records.Distribution], captured: records.Distribution) -> list[dict[str, str]]:
+    """Hand edits in other distributions: other sizes, and other bytes in files up to a size a person edits."""
+    wanted: dict[str, tuple[str, str]] = {}
+    owners: dict[str, records.Distribution] = {}
+    found = []
+    for dist in dists:
+        for path, row in dist.rows.items() if dist is not captured else ():
+            if not row.digest or path.startswith("../") or os.path.isabs(path) or path.endswith(records.BYTECODE) or path in captured.rows:
+                continue
+            try:
+                size = (site_packages / path).stat().st_size
+            except OSError:
+                found.append({"path": path, "package": dist.name, "reason": "missing in another distribution"})
+                continue
+            if row.size not in (None, size):
+                found.append({"path": path, "package": dist.name, "reason": "hand edit in another distribution"})
+            elif size <= _EDITED:
+                wanted[path] = (str(site_packages / path), row.algorithm)
+                owners[path] = dist
+    for path, got in records.hash_files(wanted).items():
+        if got != owners[path].rows[path].digest:
+            found.append({"path": path, "package": owners[path].name, "reason": "hand edit in another distribution"})
+    return found
