@@ -13,11 +13,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import pkgutil
-import re
 import signal
 import typing as t
 from pathlib import Path
 
+from . import failures
 from .findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding
 from .layout import Layout
 from .runners import Completed, Progress, Runner
@@ -69,7 +69,7 @@ _REBUILD = "See the findings on versions and names; change the pins (`specdec_pi
 _LOOKUPS = frozenset(("KeyError", "AttributeError", "IndexError", "StopIteration"))
 
 #: Why systemd could not start a process, by its exit status (systemd.exec(5), "Process exit codes").
-_NOT_STARTED = {
+NOT_STARTED = {
     200: ("the working directory cannot be entered (200/CHDIR)", "Deploy again: the state directory of the instance is made then."),
     203: ("the environment's Python cannot be executed (203/EXEC)", "Build the environment again."),
     217: ("the service user does not exist (217/USER)", "Deploy again: the user is made before a release is proven."),
@@ -79,41 +79,6 @@ _NOT_STARTED = {
     ),
     228: ("the system call filter cannot be set up (228/SECCOMP)", "Give the host a kernel with seccomp."),
 }
-
-#: What a known message means: pattern, cause, way out.
-_KNOWN = (
-    (
-        r"flashinfer-[a-z-]+ version \(.*does not match flashinfer version",
-        "The parts of flashinfer have different versions.",
-        "Pin flashinfer (`specdec_pins: {flashinfer: VERSION}` moves all its parts) and build again.",
-    ),
-    (
-        r"undefined symbol",
-        "A compiled package was built against another version of torch or CUDA.",
-        "Take the package that was built for the installed torch, from the lane's index, and build again.",
-    ),
-    (
-        r"lib[\w.+-]+\.so[\w.]*: cannot open shared object file",
-        "A library is missing, or its directory is not where the loader looks.",
-        "Deploy with the library directories of the environment; if the library has another CUDA major version, change the lane.",
-    ),
-    (
-        r"cannot import name|has no attribute",
-        "The code was written for another version of the package it takes the name from.",
-        "Pin the package to the version that the engine or the overlay was written for, and build again.",
-    ),
-    (r"No module named", "A package is not installed in the environment.", "Add it (`specdec_extra_packages`) and build again."),
-    (
-        r"Unknown speculative algorithm",
-        "The engine's source does not know the algorithm.",
-        "Correct `speculative.algorithm`, or give the instance the overlay that brings it (`overlays: [{reference: HOST}]`).",
-    ),
-    (
-        r"Permission denied|Read-only file system",
-        "The service user may not read or write there in the unit's sandbox.",
-        "Point the variable or option that names this path below the instance's state directory, or make it readable.",
-    ),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,10 +231,8 @@ def findings(report: Report, release: t.Mapping[str, t.Any], layout: Layout) -> 
 
 def explain(text: str) -> tuple[str, str]:
     """Cause and way out of an exception's ``type: message``; the cause is empty where it is not known."""
-    for pattern, cause, fix in _KNOWN:
-        if re.search(pattern, text):
-            return cause, fix
-    return "", _REBUILD
+    row = failures.known(text)
+    return (row.cause, row.fix) if row else ("", _REBUILD)
 
 
 def _passed(name: str, line: t.Mapping[str, t.Any], environment: Path) -> Finding:
@@ -316,7 +279,7 @@ def _ended(report: Report) -> list[Finding]:
     """Findings on a worker that hung, died or left something behind; ``import.sandbox`` on one that never ran."""
     evidence = report.stderr.strip()
     if not report.begun:
-        cause, fix = _NOT_STARTED.get(report.rc, ("", "Read the evidence; `systemd-analyze verify` on the release's unit says more."))
+        cause, fix = NOT_STARTED.get(report.rc, ("", "Read the evidence; `systemd-analyze verify` on the release's unit says more."))
         message = "the probe could not be started with the unit's user and sandbox"
         return [Finding("import.sandbox", ERROR, "sandbox", message, "exit status %d" % report.rc, "started", evidence, cause, fix)]
     found = [Finding("import.sandbox", OK, "sandbox", "the unit's user and sandbox can be set up here")]

@@ -83,11 +83,17 @@ def proc_of(directory: Path, engine: Engine, cgroup: str = "/system.slice/" + UN
 
 
 def gate(
-    directory: Path, engine: Engine, ticks: float = 400, restarts: int = 0, release: t.Optional[dict[str, t.Any]] = None, **facts: t.Any
+    directory: Path,
+    engine: Engine,
+    ticks: float = 400,
+    restarts: int = 0,
+    release: t.Optional[dict[str, t.Any]] = None,
+    said: str = "",
+    **facts: t.Any,
 ) -> gates.Outcome:
     def runner(argv: t.Sequence[str], **_options: t.Any) -> Completed:
         if argv[0] == "journalctl":
-            return Completed(0, "last words, key %s\n" % KEY, "")
+            return Completed(0, said + "last words, key %s\n" % KEY, "")
         return Completed(0, "".join("%s=%s\n" % item for item in engine.state().items()), "")
 
     whole = {
@@ -186,6 +192,17 @@ def test_missing_counter_is_never_ok(tmp_path: Path, engine: t.Callable[..., Eng
 def test_acceptance_from_each_response(tmp_path: Path, engine: t.Callable[..., Engine]) -> None:
     outcome = gate(tmp_path, engine(), formula="sglang-responses", counters={})
     assert outcome.measured["acceptance"] == pytest.approx(2.5)
+
+
+def test_death_is_explained_by_the_journal_s_root(tmp_path: Path, engine: t.Callable[..., Engine]) -> None:
+    root = "ImportError: libnuma.so.1: cannot open shared object file: key %s" % KEY
+    said = 'Scheduler hit an exception: Traceback (most recent call last):\n  File "/e/w.py", line 1, in run\n%s\n' % root
+    outcome = gate(tmp_path, engine(**{"double-mode": "crash"}), said=said + "Received sigquit from a child process.\n" * 100)
+    finding = outcome.findings[-1]
+    assert finding.id == "gate.unit-died"
+    assert finding.evidence.splitlines()[0] == root.replace(KEY, "***")
+    assert "failure.library" in finding.cause and "system's package" in finding.fix
+    assert len(finding.evidence.splitlines()) < 60
 
 
 @pytest.mark.parametrize(

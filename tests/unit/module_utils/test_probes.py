@@ -153,7 +153,7 @@ def test_a_context_that_was_suppressed_is_no_cause_and_circles_end() -> None:
     [
         ("RuntimeError: flashinfer-cubin version (0.6.3) does not match flashinfer version (0.6.4).", "different versions"),
         ("ImportError: x.abi3.so: undefined symbol: _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_ib", "torch or CUDA"),
-        ("OSError: libnvrtc.so.13: cannot open shared object file: No such file or directory", "library is missing"),
+        ("OSError: libnvrtc.so.13: cannot open shared object file: No such file or directory", "another CUDA major"),
         ("ImportError: cannot import name 'mm_mxfp8' from 'flashinfer'", "another version"),
         ("ModuleNotFoundError: No module named 'dill'", "not installed"),
     ],

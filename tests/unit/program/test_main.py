@@ -98,3 +98,19 @@ def test_job_s_status_is_its_result(tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text(json.dumps({"schema": 1, "kind": "dance"}), encoding="utf-8")
     assert call(tmp_path, "job", str(tmp_path)) == 1
     assert json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))["findings"][0]["found"].startswith("kind dance")
+
+
+def test_diagnosis_names_cause_and_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "instances" / "main").mkdir(parents=True)
+    text = 'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\nOSError: [Errno 98] Address already in use\n'
+    monkeypatch.setattr(main, "run", lambda argv, **_k: Completed(0, "" if "--dmesg" in argv else text, ""))
+    assert call(tmp_path, "diagnose") == 1
+    said = capsys.readouterr().out
+    assert "Address already in use" in said and "ss -ltnp" in said
+    assert "systemctl restart specdec-main.service" in said
+
+
+def test_diagnosis_of_a_healthy_instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "instances" / "main").mkdir(parents=True)
+    monkeypatch.setattr(main, "run", lambda argv, **_k: Completed(0, "" if "--dmesg" in argv else "serving\n", ""))
+    assert call(tmp_path, "diagnose", "main") == 0

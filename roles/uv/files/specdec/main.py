@@ -14,9 +14,9 @@ import time
 import typing as t
 from pathlib import Path
 
-from ansible_collections.specdec.serving.plugins.module_utils import jobs, releases, transactions
+from ansible_collections.specdec.serving.plugins.module_utils import diagnosis, jobs, releases, transactions
 from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, Finding, FindingError, from_dict, worst
-from ansible_collections.specdec.serving.plugins.module_utils.layout import SCHEMA, Layout
+from ansible_collections.specdec.serving.plugins.module_utils.layout import SCHEMA, Layout, unit_name
 
 from .runner import run
 
@@ -54,6 +54,8 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("instance", nargs="?")
     verify = command("verify", _verify, "prove an instance's environment and release again, without touching it")
     verify.add_argument("instance", nargs="?")
+    diagnose = command("diagnose", _diagnose, "why an instance crashed, from its journal since the last start")
+    diagnose.add_argument("instance", nargs="?")
     back = command("rollback", _rollback, "serve an earlier release again")
     back.add_argument("instance")
     back.add_argument("release", nargs="?", help="default: the one that served before")
@@ -220,6 +222,13 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _print_progress(stage: str, message: str, **_data: t.Any) -> None:
     print("%s: %s" % (stage, message), file=sys.stderr)
+
+
+def _diagnose(options: argparse.Namespace) -> int:
+    results = [diagnosis.last_start(unit_name(name), run) for name in _instances(options)]
+    for result in results:
+        print(result.text())
+    return 1 if worst(result.finding for result in results) == ERROR else 0
 
 
 def _rollback(options: argparse.Namespace) -> int:

@@ -1,0 +1,525 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Journals of crashed units, real and as public reports show them, each reduced to its root."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+import typing as t
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.specdec.serving.plugins.filter import diagnose
+from ansible_collections.specdec.serving.plugins.module_utils import diagnosis, failures
+from ansible_collections.specdec.serving.plugins.module_utils.findings import COULD_NOT_CHECK, ERROR, OK, WARNING
+from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
+
+JOURNALS = Path(__file__).with_name("journals")
+SITE = "/opt/env/venv/lib/python3.11/site-packages"
+EXITED = "Nov 30 03:00:09 gpu systemd[1]: specdec-main.service: Main process exited, code=exited, status=1/FAILURE"
+
+
+def journal(text: str, process: int = 7) -> str:
+    """Lines of one process as journalctl's short format has them; a line's own ``PID|`` in front says another process."""
+    lines = []
+    for line in textwrap.dedent(text).strip("\n").splitlines():
+        own, found, rest = line.partition("|")
+        if found and own.isdigit():
+            lines.append("Nov 30 03:00:01 gpu python[%s]: %s" % (own, rest))
+        else:
+            lines.append("Nov 30 03:00:01 gpu python[%d]: %s" % (process, line))
+    return "\n".join(lines)
+
+
+def raised(message: str, file: str = SITE + "/engine/start.py", function: str = "begin") -> str:
+    """A traceback that nobody caught."""
+    return (
+        "Traceback (most recent call last):\n"
+        '  File "<frozen runpy>", line 198, in _run_module_as_main\n'
+        '  File "%s", line 12, in %s\n    call()\n    ^^^^^^\n%s' % (file, function, message)
+    )
+
+
+def found(text: str) -> tuple[str, str]:
+    finding = diagnosis.diagnose(text, "specdec-main.service").finding
+    return finding.id, finding.message
+
+
+# Recordings of real crashes
+
+
+@pytest.mark.parametrize("program_name_shown", [True, False])
+@pytest.mark.parametrize(
+    ("name", "id_", "message", "evidence"),
+    [
+        ("broken-import", "failure.overlay-name", "ImportError: cannot import name 'prune_tree'", "ddtree_worker.py:20 in <module>"),
+        (
+            "version-mismatch-in-worker",
+            "failure.flashinfer-parts",
+            "RuntimeError: flashinfer-cubin version (0.6.3)",
+            "env.py:5 in _get_cubin",
+        ),
+    ],
+)
+def test_recorded_crash_is_reduced_to_its_root(name: str, id_: str, message: str, evidence: str, program_name_shown: bool) -> None:
+    text = (JOURNALS / (name + ".txt")).read_text(encoding="utf-8")
+    if not program_name_shown:
+        text = "\n".join(line.split(": ", 1)[1] for line in text.splitlines())
+    result = diagnosis.diagnose(text, "sglang.service")
+    assert result.finding.id == id_ and result.finding.verdict == ERROR
+    assert result.finding.message.startswith(message)
+    assert evidence in result.finding.evidence
+    assert result.finding.cause and result.finding.fix
+    assert result.reproduce == "/opt/sglang/venv/bin/python -c 'import sglang.srt.speculative.ddtree_worker'"
+
+
+def test_recorded_start_of_a_healthy_engine_has_no_failure() -> None:
+    finding = diagnosis.diagnose((JOURNALS / "start-ok.txt").read_text(encoding="utf-8")).finding
+    assert (finding.id, finding.verdict) == ("failure.none", OK)
+
+
+# What reports show: (report, the line, id)
+
+REPORTS = (
+    ("vllm#49804", "RuntimeError: flashinfer-cubin version (0.6.13) does not match flashinfer version (0.6.14).", "flashinfer-parts"),
+    (
+        "sglang#10891",
+        "Exception: flashinfer_python is installed with version 0.4.0, which is less than the minimum required version 0.4.1.",
+        "minimum-version",
+    ),
+    (
+        "sglang#27654",
+        "ImportError: kernels>=0.12 is required for a normal functioning of this module, but found kernels==0.9.",
+        "dependency-version",
+    ),
+    ("sglang#29317", "ImportError: common_ops.abi3.so: undefined symbol: _ZN3c1013MessageLoggerC1EPKciib", "undefined-symbol"),
+    ("sglang#5100", "ImportError: x.so: undefined symbol: _ZN5torch3jit17parseSchemaOrNameERKSsb", "undefined-symbol"),
+    ("sglang#8131", "ImportError: /x/common_ops.abi3.so: undefined symbol: cuGreenCtxStreamCreate", "driver-symbol"),
+    ("sglang#13948", "ImportError: [sgl_kernel] CRITICAL: Could not load any common_ops library!", "kernel-library"),
+    ("sglang#12119", "ImportError: libnuma.so.1: cannot open shared object file: No such file or directory", "library"),
+    (
+        "sglang#7249",
+        "RuntimeError: RMSNorm failed with error code no kernel image is available for execution on the device",
+        "no-kernel-image",
+    ),
+    (
+        "sglang#8513",
+        "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 147456, Hardware limit: 101376.",
+        "shared-memory-of-gpu",
+    ),
+    ("triton#8539", "RuntimeError: ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'", "ptxas-architecture"),
+    ("sglang#29646", "OSError: libnvrtc.so.12: cannot open shared object file: No such file or directory", "cuda-library"),
+    ("vllm#52300", "ImportError: libcudart.so.13: cannot open shared object file: No such file or directory", "cuda-library"),
+    ("pytorch#174320", "ImportError: undefined symbol: cublasLtGetVersion, version libcublasLt.so.13", "cuda-library-shadowed"),
+    ("pytorch#88882", "RuntimeError: CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasGemmEx`", "cuda-library-shadowed"),
+    ("sglang#4778", "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory", "driver-library"),
+    ("pytorch#168065", "AssertionError: Torch not compiled with CUDA enabled", "cpu-torch"),
+    ("transformers hides it", "RuntimeError: operator torchvision::nms does not exist", "torchvision-mismatch"),
+    ("FunASR#2973", "RuntimeError: The NVIDIA driver on your system is too old (found version 12080).", "driver-too-old"),
+    ("vllm#47397", "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.", "ptx-toolchain"),
+    ("homelab#4110", "NVMLError: Failed to initialize NVML: Driver/library version mismatch", "driver-mismatch"),
+    ("nvidia-container-toolkit#48", "RuntimeError: Failed to initialize NVML: Unknown Error", "nvml-unknown"),
+    ("open-gpu-kernel-modules#862", "RuntimeError: No CUDA GPUs are available", "no-gpu"),
+    ("turbofit#5", "ValueError: invalid literal for int() with base 10: '[N/A]'", "gpu-memory-unknown"),
+    (
+        "vllm#56824",
+        "ValueError: Free memory on device cuda:0 (36.75/121.63 GiB) on startup is less than desired GPU memory utilization (0.9)",
+        "gpu-memory-taken",
+    ),
+    ("dgx-spark-playbooks#97", "RuntimeError: NV_ERR_NO_MEMORY", "gpu-memory-taken"),
+    ("fak#923", "FileNotFoundError: [Errno 2] No such file or directory: 'ninja'", "no-ninja"),
+    ("flashinfer#1919", "RuntimeError: Could not find nvcc and default cuda_home='/usr/local/cuda' doesn't exist", "no-nvcc"),
+    ("flashinfer#4410", "RuntimeError: fatal error: curand_kernel.h: No such file or directory", "cuda-header"),
+    ("flashinfer#3634", "RuntimeError: ninja: build stopped: nvcc Killed, exit code 137", "compiler-killed"),
+    ("pytorch#91005", "ImportError: /tmp/x/cuda_utils.so: failed to map segment from shared object", "no-exec"),
+    ("vllm#27890", "RuntimeError: main.c:5:10: fatal error: Python.h: No such file or directory", "python-header"),
+    ("virtualenv#2308", "OSError: /srv/venv/bin/sglang: bad interpreter: No such file or directory", "bad-interpreter"),
+    ("sglang#351", "AttributeError: module 'sglang' has no attribute 'function'", "package-shadowed"),
+    ("vllm#9255", "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find the requested files in the disk cache", "model-offline"),
+    ("skypilot#2634", "OSError: 401 Client Error: Cannot access gated repo for url", "model-access"),
+    ("vllm#3719", "OSError: /models/x does not appear to have a file named config.json.", "model-file"),
+    ("a cut-off file", "safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata", "model-file"),
+    ("club-3090#144", "ModuleNotFoundError: No module named 'vllm.entrypoints.openai.speech_to_text'", "no-module"),
+    ("vllm#20127", "PermissionError: [Errno 13] Permission denied: '/.cache'", "no-home"),
+    ("vllm#7920", "zmq.error.ZMQError: Too many open files", "open-files"),
+    ("nccl#290", "RuntimeError: Error while creating shared memory segment /dev/shm/nccl-x: No space left on device", "shared-memory"),
+    ("llm-d#352", "OSError: [Errno 28] No space left on device", "disk-full"),
+    ("nccl-tests#206", "RuntimeError: ibv_reg_mr_iova2 failed with error Cannot allocate memory", "locked-memory"),
+    ("sglang: registry", "ValueError: Unknown speculative algorithm name: DDTREE", "algorithm"),
+    ("vllm#10185", "PermissionError: [Errno 13] Permission denied: '/srv/models/t2/config'", "permission"),
+    ("triton", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 GiB", "gpu-memory"),
+    ("sglang#31281", "OSError: [Errno 98] Address already in use", "port-in-use"),
+    ("flashinfer at the end of a loaded model", "ImportError: cannot import name 'mm_mxfp8' from 'flashinfer'", "overlay-name"),
+)
+
+
+@pytest.mark.parametrize(("report", "line", "id_"), REPORTS, ids=[report for report, _line, _id in REPORTS])
+def test_report_is_recognised_with_cause_and_fix(report: str, line: str, id_: str) -> None:
+    text = journal("INFO loading\n" + raised(line)) + "\n" + EXITED
+    finding = diagnosis.diagnose(text, "specdec-main.service").finding
+    row = next(one for one in failures.FAILURES if one.id == id_)
+    assert (finding.id, finding.verdict) == ("failure." + id_, ERROR), report
+    assert finding.message == line
+    assert (finding.cause, finding.fix) == (row.cause, row.fix)
+
+
+def test_every_row_of_the_table_is_tried_here() -> None:
+    without_exception = {"segfault", "arguments"}
+    assert {row.id for row in failures.FAILURES} == {id_ for _report, _line, id_ in REPORTS} | without_exception
+    assert len({row.id for row in failures.FAILURES}) == len(failures.FAILURES)
+
+
+def test_documentation_holds_the_table() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "checks.md").read_text(encoding="utf-8")
+    for row in failures.FAILURES:
+        assert "| `failure.%s` | %s | %s |\n" % (row.id, row.cause, row.source) in text
+
+
+@pytest.mark.parametrize(
+    ("line", "id_"),
+    [
+        (
+            "[2026-11-30 03:00:01] ERROR:    [Errno 98] error while attempting to bind on address ('0.0.0.0', 1): address already in use",
+            "port-in-use",
+        ),
+        ("launch_server.py: error: unrecognized arguments: --specultive-algorithm DDTREE", "arguments"),
+        ("python: error while loading shared libraries: libpython3.11.so.1.0: cannot open shared object file", "library"),
+        ("Failed to initialize NVML: Driver/library version mismatch", "driver-mismatch"),
+    ],
+)
+def test_known_line_without_a_traceback_is_evidence(line: str, id_: str) -> None:
+    assert found(journal(line) + "\n" + EXITED)[0] == "failure." + id_
+    assert diagnosis.diagnose(journal(line)).finding.verdict == WARNING
+
+
+# Shapes of tracebacks
+
+
+def test_unknown_exception_is_reduced_to_exception_frame_and_package() -> None:
+    text = journal(raised("engine.errors.Surprise: 42", SITE + "/quack/gemm/tune.py", "pick")) + "\n" + EXITED
+    result = diagnosis.diagnose(text, "specdec-main.service")
+    assert (result.finding.id, result.finding.message) == ("failure.exception", "engine.errors.Surprise: 42")
+    assert result.finding.evidence.splitlines()[:2] == [SITE + "/quack/gemm/tune.py:12 in pick", "in package quack"]
+    assert result.finding.cause == "" and result.finding.fix
+    assert result.reproduce == "systemctl restart specdec-main.service; journalctl --unit=specdec-main.service --follow"
+
+
+CHAINED = """
+    Traceback (most recent call last):
+      File "{site}/a/inner.py", line 1, in load
+        open()
+    {inner}
+
+    {link}
+
+    Traceback (most recent call last):
+      File "<frozen runpy>", line 88, in _run_code
+      File "{site}/a/outer.py", line 2, in start
+        load()
+    {outer}
+"""
+
+
+@pytest.mark.parametrize(
+    ("inner", "link", "outer", "root"),
+    [
+        ("OSError: disk", "The above exception was the direct cause of the following exception:", "ValueError: config", "OSError: disk"),
+        ("OSError: disk", "During handling of the above exception, another exception occurred:", "ValueError: config", "OSError: disk"),
+        ("KeyError: 'x'", "During handling of the above exception, another exception occurred:", "ValueError: no x", "ValueError: no x"),
+        ("KeyError: 'x'", "The above exception was the direct cause of the following exception:", "ValueError: no x", "KeyError: 'x'"),
+    ],
+)
+def test_chain_is_reduced_to_what_it_came_from(inner: str, link: str, outer: str, root: str) -> None:
+    text = textwrap.dedent(CHAINED).format(site=SITE, inner=inner, link=link, outer=outer)
+    result = diagnosis.diagnose(journal(text))
+    assert result.finding.message == root
+    other = ({inner, outer} - {root}).pop()
+    assert "by way of %s" % other in result.finding.evidence
+
+
+def test_interleaved_workers_are_told_apart_by_process() -> None:
+    text = journal(
+        """
+        11|Traceback (most recent call last):
+        12|Traceback (most recent call last):
+        11|  File "<string>", line 1, in <module>
+        12|  File "<string>", line 1, in <module>
+        11|  File "/e/one.py", line 1, in one
+        12|  File "/e/two.py", line 2, in two
+        12|ConnectionResetError: [Errno 104] Connection reset by peer
+        11|    call()
+        11|OSError: the root
+        """
+    )
+    result = diagnosis.diagnose(text)
+    assert result.finding.message == "OSError: the root"
+    assert result.finding.evidence.splitlines() == ["/e/one.py:1 in one", "said by 11"]
+
+
+def test_workers_mixed_in_one_pipe_still_give_the_exception() -> None:
+    text = """\
+Traceback (most recent call last):
+Traceback (most recent call last):
+  File "<string>", line 1, in <module>
+  File "<string>", line 1, in <module>
+  File "/e/w.py", line 1, in work
+  File "/e/w.py", line 1, in work
+RuntimeError: CUDA error: no kernel image is available for execution on the device
+RuntimeError: CUDA error: no kernel image is available for execution on the device
+"""
+    assert found(text)[0] == "failure.no-kernel-image"
+    assert len(diagnosis.Journal(text).chains) == 2
+
+
+VLLM = """
+    (EngineCore_DP0 pid=21) ERROR 11-30 03:00:01 [core.py:842] EngineCore failed to start.
+    (EngineCore_DP0 pid=21) ERROR 11-30 03:00:01 [core.py:842] Traceback (most recent call last):
+    (APIServer pid=20) INFO 11-30 03:00:01 [api.py:1] waiting
+    (EngineCore_DP0 pid=21) ERROR 11-30 03:00:01 [core.py:842]   File "/e/core.py", line 5, in run
+    (EngineCore_DP0 pid=21) ERROR 11-30 03:00:01 [core.py:842]     self.model = load()
+    (EngineCore_DP0 pid=21) ERROR 11-30 03:00:01 [core.py:842] ValueError: the root
+    (EngineCore_DP0 pid=21) Process EngineCore_DP0:
+    (EngineCore_DP0 pid=21) Traceback (most recent call last):
+    (EngineCore_DP0 pid=21)   File "/usr/lib/python3.11/multiprocessing/process.py", line 314, in _bootstrap
+    (EngineCore_DP0 pid=21) ValueError: the root
+    (APIServer pid=20) Traceback (most recent call last):
+    (APIServer pid=20)   File "/opt/env/venv/bin/vllm", line 8, in <module>
+    (APIServer pid=20) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+"""
+
+
+def test_vllm_s_own_pointer_is_followed() -> None:
+    result = diagnosis.diagnose(journal(VLLM) + "\n" + EXITED)
+    assert result.finding.message == "ValueError: the root"
+    assert result.finding.evidence == "/e/core.py:5 in run\nsaid by 7 EngineCore_DP0 pid=21"
+
+
+def test_worker_s_error_is_told_before_that_of_the_process_that_waited_for_it() -> None:
+    text = journal(
+        """
+        (Worker_TP1 pid=31) ERROR 11-30 03:00:01 [multiproc.py:9] WorkerProc failed to start.
+        (Worker_TP1 pid=31) ERROR 11-30 03:00:01 [multiproc.py:9] Traceback (most recent call last):
+        (Worker_TP1 pid=31) ERROR 11-30 03:00:01 [multiproc.py:9]   File "/e/w.py", line 5, in run
+        (Worker_TP1 pid=31) ERROR 11-30 03:00:01 [multiproc.py:9] ImportError: libnuma.so.1: cannot open shared object file
+        (EngineCore pid=21) ERROR 11-30 03:00:02 [core.py:8] EngineCore failed to start.
+        (EngineCore pid=21) ERROR 11-30 03:00:02 [core.py:8] Traceback (most recent call last):
+        (EngineCore pid=21) ERROR 11-30 03:00:02 [core.py:8]   File "/e/core.py", line 6, in run
+        (EngineCore pid=21) ERROR 11-30 03:00:02 [core.py:8] Exception: WorkerProc initialization failed due to an exception
+        """
+    )
+    result = diagnosis.diagnose(text)
+    assert result.finding.id == "failure.library"
+    assert result.reproduce == "python3 -c 'import ctypes; ctypes.CDLL(\"libnuma.so.1\")'"
+
+
+def test_traceback_without_its_end_says_where_it_was() -> None:
+    text = journal("Scheduler hit an exception: Traceback (most recent call last):\n" + '  File "/e/s.py", line 3, in step') + "\n" + EXITED
+    finding = diagnosis.diagnose(text).finding
+    assert finding.verdict == ERROR and "cut off" in finding.message
+    assert finding.evidence.startswith("/e/s.py:3 in step")
+
+
+def test_traceback_without_its_head_keeps_exception_and_frame() -> None:
+    text = journal('  File "/e/s.py", line 3, in step\n    go()\nOSError: the root') + "\n" + EXITED
+    finding = diagnosis.diagnose(text).finding
+    assert (finding.message, finding.evidence.splitlines()[0]) == ("OSError: the root", "/e/s.py:3 in step")
+
+
+def test_exception_group_is_read_through_its_frame() -> None:
+    text = journal(
+        """
+          + Exception Group Traceback (most recent call last):
+          |   File "/e/g.py", line 1, in run
+          | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)
+          +-+---------------- 1 ----------------
+            | Traceback (most recent call last):
+            |   File "/e/h.py", line 9, in serve
+            | OSError: [Errno 98] Address already in use
+            +------------------------------------
+        """
+    )
+    assert found(text + "\n" + EXITED)[0] == "failure.port-in-use"
+
+
+def test_cause_in_a_later_line_of_the_message_counts() -> None:
+    text = journal(raised("ImportError: \n[sgl_kernel] CRITICAL: could not load\n- libnuma.so.1: cannot open shared object file"))
+    assert found(text)[0] == "failure.library"
+
+
+def test_caught_exception_in_front_is_not_the_cause() -> None:
+    text = journal(
+        """
+        optional part is not there
+        Traceback (most recent call last):
+          File "/e/optional.py", line 1, in load
+        ModuleNotFoundError: No module named 'torchaudio'
+        INFO going on
+        """
+    )
+    assert found(text + "\n" + journal(raised("engine.Surprise: 42")) + "\n" + EXITED) == ("failure.exception", "engine.Surprise: 42")
+
+
+# Ends without an exception
+
+
+def manager(*lines: str) -> str:
+    return "\n".join("Nov 30 03:00:09 gpu systemd[1]: " + line for line in lines)
+
+
+KILLED = "specdec-main.service: Main process exited, code=killed, status=9/KILL"
+
+
+def test_memory_is_certain_where_systemd_says_so() -> None:
+    text = journal("loading") + "\n" + manager("specdec-main.service: A process of this unit has been killed by the OOM killer.", KILLED)
+    finding = diagnosis.diagnose(text).finding
+    assert finding.id == "failure.memory" and "OOM killer" in finding.found
+
+
+def test_memory_is_certain_where_the_kernel_says_so() -> None:
+    log = (
+        "Nov 30 03:00:08 gpu kernel: oom-kill:task_memcg=/system.slice/specdec-main.service,task=python,pid=71\n"
+        "Nov 30 03:00:08 gpu kernel: Memory cgroup out of memory: Killed process 71 (python) total-vm:9kB\n"
+        "Nov 30 03:00:08 gpu kernel: Out of memory: Killed process 99 (other) total-vm:9kB\n"
+        "Nov 30 03:00:08 gpu kernel: usb 1-1: new device\n"
+    )
+    kept = diagnosis.kernel_lines(log, "specdec-main.service")
+    assert len(kept.splitlines()) == 2
+    assert found(journal("loading") + "\n" + manager(KILLED) + "\n" + kept)[0] == "failure.memory"
+    assert diagnosis.kernel_lines(log, "specdec-draft.service") == ""
+
+
+def test_memory_is_likely_where_only_the_signal_is_known() -> None:
+    id_, message = found(journal("loading") + "\n" + manager(KILLED))
+    assert id_ == "failure.killed" and "memory limit likely" in message
+
+
+def test_worker_that_dies_silently_is_not_the_engine_s_own_signal() -> None:
+    text = journal("Received sigquit from a child process. It usually means the child failed.\nkill_process_tree called: parent_pid=7")
+    id_, message = found(text + "\n" + manager(KILLED))
+    assert id_ == "failure.killed" and "without a word" in message
+
+
+def test_pointer_without_the_root_is_not_taken_for_it() -> None:
+    text = journal(raised("RuntimeError: Engine core initialization failed. See root cause above.")) + "\n" + EXITED
+    finding = diagnosis.diagnose(text).finding
+    assert finding.id == "failure.killed"
+    assert "See root cause above" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("line", "id_"),
+    [
+        ("specdec-main.service: Main process exited, code=dumped, status=11/SEGV", "segfault"),
+        ("specdec-main.service: Main process exited, code=dumped, status=6/ABRT", "signal"),
+        ("specdec-main.service: Main process exited, code=exited, status=203/EXEC", "not-started"),
+        ("specdec-main.service: Main process exited, code=exited, status=3/NOTIMPLEMENTED", "exit"),
+        ("specdec-main.service: start operation timed out. Terminating.", "timeout"),
+    ],
+)
+def test_end_that_only_systemd_saw(line: str, id_: str) -> None:
+    finding = diagnosis.diagnose(journal("loading") + "\n" + manager(line)).finding
+    assert (finding.id, finding.verdict) == ("failure." + id_, ERROR)
+
+
+def test_crash_of_compiled_code_names_the_frame_it_was_called_from() -> None:
+    text = journal(
+        """
+        Fatal Python error: Segmentation fault
+
+        Current thread 0x00007f (most recent call first):
+          File "/e/ops.py", line 9 in gemm
+          File "/e/model.py", line 2 in forward
+        """
+    )
+    finding = diagnosis.diagnose(text + "\n" + manager("specdec-main.service: Main process exited, code=dumped, status=11/SEGV")).finding
+    assert finding.id == "failure.segfault"
+    assert finding.evidence.startswith("/e/ops.py:9 in gemm")
+
+
+# Journals that say nothing, or too much
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", manager("Started specdec-main.service.")])
+def test_empty_journal_is_no_proof_of_health(text: str) -> None:
+    assert diagnosis.diagnose(text).finding.verdict == COULD_NOT_CHECK
+
+
+def test_exception_of_a_request_is_no_crash() -> None:
+    text = journal('Exception in ASGI application\nTraceback (most recent call last):\n  File "/e/http.py", line 3, in call\nOSError: gone')
+    assert diagnosis.diagnose(text).finding.verdict == WARNING
+
+
+@pytest.mark.parametrize("line", ["x" * 5_000_000, "\x00\x01\x1b[31mred", "Traceback (most recent call last):", "A" * 999 + "Error" * 999])
+def test_strange_text_is_read_in_bounded_time(line: str) -> None:
+    begun = time.monotonic()
+    diagnosis.diagnose("\n".join([line] * 20) + "\n" + EXITED)
+    assert time.monotonic() - begun < 5
+
+
+def test_starts_are_told_apart() -> None:
+    text = "\n".join(
+        [
+            manager("Started specdec-main.service - engine."),
+            journal(raised("OSError: first")),
+            manager("specdec-main.service: Scheduled restart job, restart counter is at 1.", "Starting specdec-main.service - engine..."),
+            manager("Started specdec-main.service - engine."),
+            journal("loading"),
+        ]
+    )
+    parts = diagnosis.starts(text)
+    assert [diagnosis.diagnose(part).finding.message for part in parts] == ["OSError: first", "no failure in the journal"]
+
+
+def test_filter_gives_plain_data() -> None:
+    said = diagnose.FilterModule().filters()["diagnose"](journal(raised("OSError: x")), "a.service")
+    assert (said["id"], said["verdict"], said["subject"]) == ("failure.exception", ERROR, "a.service")
+    assert said["reproduce"].startswith("systemctl restart a.service")
+
+
+def test_text_names_the_command() -> None:
+    text: t.Any = diagnosis.diagnose(journal(raised("OSError: x")), "specdec-main.service").text()
+    assert text.splitlines()[-1].startswith("  again:    systemctl restart specdec-main.service")
+
+
+# Asked for on the host
+
+
+CRASHED = (
+    "2026-11-30T03:00:01+0000 gpu systemd[1]: Started specdec-main.service - engine.\n"
+    "2026-11-30T03:00:05+0000 gpu systemd[1]: specdec-main.service: Main process exited, code=killed, status=9/KILL\n"
+)
+RESTARTED = "2026-11-30T03:00:06+0000 gpu systemd[1]: specdec-main.service: Scheduled restart job, restart counter is at 1.\n"
+AGAIN = "2026-11-30T03:00:07+0000 gpu systemd[1]: Started specdec-main.service - engine.\n2026-11-30T03:00:08+0000 gpu python[8]: loading\n"
+
+
+def on_host(unit: str, kernel: str = "", rc: int = 0) -> tuple[diagnosis.Diagnosis, list[str]]:
+    asked: list[str] = []
+
+    def runner(argv: t.Sequence[str], **_options: t.Any) -> Completed:
+        asked.append(" ".join(argv))
+        return Completed(rc, kernel if "--dmesg" in argv else unit, "no journal" if rc else "")
+
+    return diagnosis.last_start("specdec-main.service", runner), asked
+
+
+def test_start_that_systemd_repeated_is_diagnosed_by_the_one_before() -> None:
+    result, asked = on_host(CRASHED + RESTARTED + AGAIN)
+    assert result.finding.id == "failure.killed"
+    assert "--since=2026-11-30 03:00:01" in asked[-1]
+
+
+def test_start_that_somebody_repeated_is_diagnosed_by_itself() -> None:
+    assert on_host(CRASHED + AGAIN)[0].finding.verdict == OK
+
+
+def test_kernel_s_log_is_asked_about_memory() -> None:
+    kernel = "2026-11-30T03:00:04+0000 gpu kernel: oom-kill:task_memcg=/system.slice/specdec-main.service,task=python,pid=71\n"
+    assert on_host(CRASHED, kernel)[0].finding.id == "failure.memory"
+
+
+def test_journal_that_cannot_be_read_says_why() -> None:
+    finding = on_host("", rc=1)[0].finding
+    assert (finding.verdict, finding.evidence) == (COULD_NOT_CHECK, "no journal")
