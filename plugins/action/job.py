@@ -20,7 +20,7 @@ class ActionModule(ActionBase):
         result.update(kind=spec["kind"], instance=spec.get("instance"))
         if self._task.check_mode:
             return {**result, "changed": True, "msg": "would run: %s" % spec["kind"], "result": {}}
-        arguments: dict[str, t.Any] = {"spec": spec}
+        arguments: dict[str, t.Any] = {"spec": spec, "secrets": self._task.args.get("secrets") or {}}
         started: t.Optional[float] = None
         while True:
             news = self._execute_module(module_name="specdec.serving.job", module_args=arguments, task_vars=task_vars)

@@ -71,6 +71,7 @@ class ActionModule(ActionBase):
             wheel_directories=locks.wheel_directories(arguments["wheel_directories"], controller.environment()),
             exclude_newer=arguments["exclude_newer"],
             pins_update=arguments["pins_update"],
+            hub=arguments["hub"].get("endpoint", ""),
             tools=hosttools.tools(controller.cache_directory(), controller.run, state["os"]["machine"]),
             launcher=_LAUNCHER.read_text(encoding="utf-8"),
             who=controller.who(),

@@ -25,10 +25,13 @@ from .releases import write_durably
 from .runners import Progress, Runner
 
 JOBS = Path(RUN) / "jobs"
+#: Directory of a job's secrets, below its own.
+SECRETS = "secrets"
 
 #: Kind → module beside this one and its function ``(spec, runner, progress) -> dict``.
 KINDS: t.Mapping[str, tuple[str, str]] = {
     "build": ("environments", "build"),
+    "fetch": ("models", "fetch"),
     "prove": ("checks", "prove"),
     "switch": ("transactions", "switch"),
     "rollback": ("transactions", "rollback"),
@@ -54,7 +57,7 @@ class NotStarted(Exception):
 
 def describe(spec: t.Mapping[str, t.Any], token: str) -> str:
     """The job in one line, as the lock shows it."""
-    subject = spec.get("instance") or (spec.get("environment") or {}).get("id") or "host"
+    subject = spec.get("instance") or spec.get("repo") or (spec.get("environment") or {}).get("id") or "host"
     return "specdec: %s of %s for %s [%s]" % (spec["kind"], subject, spec.get("who", "nobody named"), token)
 
 
@@ -70,11 +73,13 @@ def alive(state: t.Mapping[str, str]) -> bool:
     return state.get("ActiveState") in ("active", "activating", "deactivating", "reloading") or state.get("Job", "0") not in ("", "0")
 
 
-def start(spec: t.Mapping[str, t.Any], runner: Runner) -> dict[str, str]:
+def start(spec: t.Mapping[str, t.Any], runner: Runner, secret_values: t.Optional[t.Mapping[str, str]] = None) -> dict[str, str]:
     """Start a job; return its token and directory.
 
     :param spec: schema, kind, root, who, why and what the kind needs; ``deadline`` (seconds) bounds a
         switch and, once more, the recovery after it.
+    :param secret_values: by name; the job finds each in the file that ``secret_files`` of its spec names, and
+        they are gone when it ends.
 
     Raises Busy when another job holds the host, NotStarted when systemd refuses for another reason.
     """
@@ -84,6 +89,11 @@ def start(spec: t.Mapping[str, t.Any], runner: Runner) -> dict[str, str]:
     JOBS.mkdir(parents=True, exist_ok=True)
     JOBS.chmod(0o700)
     directory.mkdir(mode=0o700)
+    if secret_values:
+        (directory / SECRETS).mkdir(mode=0o700)
+        for name, value in secret_values.items():
+            write_durably(directory / SECRETS / name, value, 0o600)
+        spec = {**spec, "secret_files": {name: str(directory / SECRETS / name) for name in secret_values}}
     write_durably(directory / "spec.json", json.dumps(spec), 0o600)
     # A job keeps the program it was started with: the one in bin/ may be replaced meanwhile.
     program = directory / "specdec"
@@ -134,6 +144,8 @@ def follow(directory: t.Union[str, Path], offset: int, wait: float, runner: Runn
         lost = not running and result is None
         # A result with the lock still held is recovery's or the last step's: the host is not free yet.
         done = not running
+        if done:
+            shutil.rmtree(directory / SECRETS, ignore_errors=True)
         if lines or done or time.monotonic() >= end:
             return {"done": done, "lines": lines, "offset": following, "result": result if done else None, "lost": lost}
         time.sleep(_POLL)
@@ -176,6 +188,7 @@ def run(directory: t.Union[str, Path], runner: Runner) -> dict[str, t.Any]:
         result = {"findings": [error.finding.as_dict()]}
     except Exception as error:
         result = {"findings": [unexpected(error).as_dict()]}
+    shutil.rmtree(directory / SECRETS, ignore_errors=True)
     return finish(directory, result)
 
 

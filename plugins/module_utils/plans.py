@@ -15,8 +15,9 @@ import typing as t
 from pathlib import Path
 
 from . import arguments, artifacts, environments, locks, probes, releases, schema, stacks, transactions, units
+from . import models as hub
 from .findings import ERROR, Finding, FindingError, errors
-from .layout import MARKER, SCHEMA, Layout, unit_name
+from .layout import SCHEMA, Layout, unit_name
 
 DEFAULT_PORT = 30000
 
@@ -44,6 +45,7 @@ class Wanted:
     :param instances: merged and checked (see schema.instances).
     :param tools: digests and sources of ``specdec`` and ``uv``, see plugin_utils/hosttools.py.
     :param wheel_directories: local directories with wheels on the controller.
+    :param hub: address of the hub that models come from; empty: its client's own.
     :param pins_update: kinds of pins (overlay, lock) that are made anew although the pins hold them.
     """
 
@@ -57,6 +59,7 @@ class Wanted:
     wheel_directories: t.Sequence[Path]
     exclude_newer: str
     pins_update: t.Sequence[str]
+    hub: str
     tools: t.Mapping[str, t.Mapping[str, str]]
     launcher: str
     who: str
@@ -76,6 +79,7 @@ class Planner:
         self.missing: list[dict[str, t.Any]] = []
         self.settings: list[dict[str, str]] = []
         self.environments: dict[str, dict[str, t.Any]] = {}
+        self.fetches: dict[str, dict[str, t.Any]] = {}
         self.releases: list[dict[str, t.Any]] = []
         self.artifacts: dict[str, list[dict[str, str]]] = {"tools": [], "overlays": [], "wheels": [], "models": []}
 
@@ -99,6 +103,7 @@ class Planner:
             "missing_pins": self.missing,
             "settings": self.settings,
             "environments": list(self.environments.values()),
+            "fetches": list(self.fetches.values()),
             "releases": self.releases,
             "artifacts": self.artifacts,
             "stages": self._stages(),
@@ -145,7 +150,7 @@ class Planner:
             "uv": self.artifacts["tools"],
             "source_overlay": self.artifacts["overlays"],
             "engine_env": [one for one in self.environments.values() if not one["present"]],
-            "model_store": self.artifacts["models"],
+            "model_store": self.artifacts["models"] or self.fetches,
             "verify": [one for one in self.releases if one["switch_needed"] and not one["proven"]],
             "engine_service": [one for one in self.releases if one["switch_needed"]],
         }
@@ -162,6 +167,7 @@ class Planner:
         if lock is None or bundles is None:
             return
         environment = self._environment(stack, lock, bundles)
+        self._fetch(instance, environment)
         self._release(instance, stack, environment, models)
 
     # What the instance runs on
@@ -335,18 +341,7 @@ class Planner:
         if model.get("path"):
             return model["path"]
         if model.get("repo"):
-            name = "%s/%s" % (model["repo"].replace("/", "--"), model["revision"])
-            if name not in self.state["models"]:
-                self.refuse(
-                    "model-absent",
-                    where,
-                    "is not on the host",
-                    "nothing at %s" % (self.layout.models / name),
-                    "%s at revision %s" % (model["repo"], model["revision"]),
-                    "put it there by hand and leave a file %s in it, or use path for a directory that the host has" % MARKER,
-                )
-                return None
-            return str(self.layout.models / name)
+            return str(self.layout.models / hub.place(model["repo"], model["revision"]))
         source = model["directory"]
         if not os.path.isfile(os.path.join(source, "config.json")):
             self.refuse(
@@ -363,6 +358,16 @@ class Planner:
         if name not in self.state["models"]:
             self._send("models", source, str(self.layout.models / name), digest)
         return str(self.layout.models / name)
+
+    def _fetch(self, instance: t.Mapping[str, t.Any], environment: t.Mapping[str, t.Any]) -> None:
+        """Plan to fetch what the host lacks of the hub's models, with the hub's client of the instance's environment."""
+        for model in (instance.get("model") or {}, instance.get("draft") or {}):
+            name = hub.place(model["repo"], model["revision"]) if model.get("repo") else None
+            if name is None or name in self.state["models"] or name in self.fetches:
+                continue
+            named = {"repo": model["repo"], "revision": model["revision"]}
+            python = str(self.layout.environment(environment["id"]) / "venv" / "bin" / "python")
+            self.fetches[name] = {**named, "job": {**self._job("fetch"), **named, "endpoint": self.wanted.hub, "python": python}}
 
     # The release
 
@@ -485,6 +490,7 @@ def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
         for one in plan["environments"]
         if not one["present"]
     ]
+    lines += ["fetch %s at %s from the hub" % (one["repo"], one["revision"]) for one in plan["fetches"]]
     for one in plan["releases"]:
         if one["switch_needed"]:
             lines.append("switch %s from %s to release %s" % (one["instance"], one["current"] or "nothing", one["id"]))

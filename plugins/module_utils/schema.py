@@ -28,6 +28,7 @@ VARIABLES: dict[str, str] = {
     "specdec_exclude_newer": "Date after which the index's releases are not looked at.",
     "specdec_instances": "The servers of a host.",
     "specdec_instance_defaults": "Options that hold for every instance that does not say otherwise.",
+    "specdec_hub": "Where models come from that are named by repo, and the token that reads them.",
     "specdec_reference": "Where a reference host keeps its engine.",
     "specdec_serial": "How many hosts are switched at a time.",
     "specdec_why": "The reason that the history keeps for this deploy.",
@@ -41,7 +42,7 @@ ALGORITHM_NONE = "none"
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """One option: its type, and for a mapping its own options (None: any key)."""
+    """One option: its type, and for a mapping its own options (None: any key); the value of a secret is never shown."""
 
     kind: t.Union[type, tuple[type, ...]]
     options: t.Optional[t.Mapping[str, Option]] = None
@@ -52,11 +53,12 @@ class Option:
     elements: t.Optional[Option] = None
     pattern: str = ""
     words: str = ""
+    secret: bool = False
 
 
 _MODEL = {
-    "repo": Option(str, pattern=r"[\w.-]+/[\w.-]+", words="organisation/name"),
-    "revision": Option(str, pattern=r"[\w./-]+", words="a commit, tag or branch"),
+    "repo": Option(str, pattern=r"\w[\w.-]*/\w[\w.-]*", words="organisation/name"),
+    "revision": Option(str, pattern=r"(?!.*\.\.)\w[\w./-]*", words="a commit, tag or branch"),
     "path": Option(str, pattern=r"/.*", words="an absolute path on the host"),
     "directory": Option(str),
 }
@@ -98,7 +100,7 @@ INSTANCE: dict[str, Option] = {
     "host": Option(str),
     "port": Option(int, minimum=1, maximum=65535),
     "served_model_name": Option(str),
-    "api_key": Option(str),
+    "api_key": Option(str, secret=True),
     "context_length": Option(int, minimum=1),
     "extra_args": Option(dict),
     "environment": Option(dict),
@@ -164,15 +166,16 @@ class _Checker:
         )
 
     def value(self, where: str, value: t.Any, option: Option) -> None:
+        shown = "a value that is not shown here" if option.secret else value
         if not _is_a(value, option.kind):
             expected = _type_name(option.kind)
-            self.refuse("type", where, "is not %s" % expected, value, expected, "give %s as %s" % (where, expected))
+            self.refuse("type", where, "is not %s" % expected, shown, expected, "give %s as %s" % (where, expected))
             return
         if option.choices and value not in option.choices:
             allowed = ", ".join(str(choice) for choice in option.choices)
             self.refuse("value", where, "is not allowed", value, allowed, "use one of: %s" % allowed)
         if option.pattern and not re.fullmatch(option.pattern, value):
-            self.refuse("value", where, "is not %s" % option.words, value, option.words, "give %s as %s" % (where, option.words))
+            self.refuse("value", where, "is not %s" % option.words, shown, option.words, "give %s as %s" % (where, option.words))
         low, high = option.minimum, option.maximum
         if (low is not None and value < low) or (high is not None and value > high):
             allowed = "%g or more" % low if high is None else "%g to %g" % (low or 0, high)
@@ -216,6 +219,14 @@ SETTINGS: dict[str, Option] = {
     "wheel_directories": Option(list, elements=Option(str)),
     "exclude_newer": Option(str),
     "pins_update": Option(list, elements=Option(str, choices=("overlay", "lock"))),
+    "hub": Option(
+        dict,
+        {
+            "endpoint": Option(str, pattern=r"https?://[^\s@?#]+", words="an address without credentials", secret=True),
+            "token": Option(str, pattern=r"\S*", words="a token without blanks", secret=True),
+        },
+        secret=True,
+    ),
     "why": Option(str),
 }
 

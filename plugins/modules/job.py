@@ -9,8 +9,8 @@ DOCUMENTATION = r"""
 module: job
 short_description: Run long work on the host and follow it
 description:
-  - Starts a job (build an environment, prove a release, switch an instance, roll back) in a transient systemd unit of the host,
-    shows its progress, and returns its result.
+  - Starts a job (build an environment, fetch a model, prove a release, switch an instance, roll back) in a transient systemd unit
+    of the host, shows its progress, and returns its result.
   - The job runs on when the controller dies. Its unit is the lock of the host, so a second job is refused with the name
     of the first.
 version_added: 0.1.0
@@ -19,6 +19,10 @@ options:
   spec:
     description: What is to be done, with the keys C(kind), C(root), C(who), C(why) and those of the kind.
     type: dict
+  secrets:
+    description: Values the job needs and nobody may see, by name; the job finds each in a file that only root reads, until it ends.
+    type: dict
+    default: {}
   directory:
     description: Directory of a started job; set by the action, never by a user.
     type: path
@@ -72,6 +76,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "spec": {"type": "dict"},
+            "secrets": {"type": "dict", "default": {}, "no_log": True},
             "directory": {"type": "path"},
             "offset": {"type": "int", "default": 0},
             "wait": {"type": "float", "default": 20},
@@ -85,7 +90,7 @@ def main() -> None:
     directory = module.params["directory"]
     if directory is None:
         try:
-            directory = jobs.start(module.params["spec"], runner)["directory"]
+            directory = jobs.start(module.params["spec"], runner, module.params["secrets"])["directory"]
         except jobs.Busy as busy:
             module.fail_json(
                 msg="The host is busy: %s. It was left alone; wait until that has ended, then run this again." % busy, busy=True

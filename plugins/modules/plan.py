@@ -51,6 +51,10 @@ options:
     description: Kinds of pins that are made anew although the pins directory holds them.
     type: raw
     default: []
+  hub:
+    description: Where models come from that are named by C(repo); C(endpoint) and C(token).
+    type: raw
+    default: {}
   why:
     description: The reason that the history keeps.
     type: str
@@ -88,6 +92,11 @@ missing_pins:
   elements: dict
 environments:
   description: Environments of the host's instances, each with the job that builds it.
+  returned: success
+  type: list
+  elements: dict
+fetches:
+  description: Models that the host lacks, each with the job that fetches it from a hub.
   returned: success
   type: list
   elements: dict

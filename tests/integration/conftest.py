@@ -15,6 +15,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 runpy.run_path(str(HERE.parent / "unit" / "conftest.py"))  # makes the collection importable
 sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(HERE.parent / "doubles"))
 
 
 @pytest.fixture(scope="session")

@@ -181,3 +181,22 @@ def test_job_of_another_version_is_refused(work: t.Callable[..., dict[str, t.Any
 def test_every_kind_has_its_work() -> None:
     for module, function in jobs.KINDS.values():
         assert callable(getattr(importlib.import_module("." + module, jobs.__package__), function))
+
+
+def test_secrets_reach_a_job_as_files_and_go_with_it(tmp_path: Path, systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = Path(jobs.start(spec(tmp_path), systemd.runner, {"hub_token": "hf_secretValue"})["directory"])
+    written = (directory / "spec.json").read_text(encoding="utf-8")
+    path = Path(json.loads(written)["secret_files"]["hub_token"])
+    assert path.read_text(encoding="utf-8") == "hf_secretValue"
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert "hf_secretValue" not in written + " ".join(systemd.started)
+    monkeypatch.setattr(jobs, "KINDS", {})
+    jobs.run(directory, systemd.runner)
+    assert not path.exists()
+
+
+def test_the_secrets_of_a_job_that_was_killed_go_when_that_is_seen(tmp_path: Path, systemd: Systemd) -> None:
+    directory = Path(jobs.start(spec(tmp_path), systemd.runner, {"hub_token": "hf_secretValue"})["directory"])
+    assert not jobs.follow(directory, 0, 0, systemd.runner)["done"] and (directory / "secrets" / "hub_token").exists()
+    systemd.state = {"ActiveState": "inactive"}
+    assert jobs.follow(directory, 0, 0, systemd.runner)["lost"] and not (directory / "secrets").exists()

@@ -91,6 +91,7 @@ def plan(
         wheel_directories=[],
         exclude_newer="",
         pins_update=[],
+        hub="https://hub.example",
         tools={"specdec": {"path": "/c/specdec", "digest": "d1"}, "uv": {"path": "/c/uv", "digest": "d2"}},
         launcher="# launcher\n",
         who="me@here",
@@ -228,3 +229,20 @@ def test_ngram_only_warns_about_a_low_acceptance() -> None:
     assert plan()["releases"][0]["files"]["facts"]["gate"]["floor_enforced"] is False
     assert plan(speculative={"algorithm": "EAGLE3"})["releases"][0]["files"]["facts"]["gate"]["floor_enforced"] is True
     assert plan(speculative=None, draft=None)["releases"][0]["files"]["facts"]["gate"]["speculative"] is False
+
+
+def test_models_of_a_hub_are_fetched_once_with_the_environment_that_serves_them() -> None:
+    named = {"repo": "org/target", "revision": "a" * 40}
+    made = plan(model=named, draft=named)
+    assert errors(made) == [] and "model_store" in made["stages"]
+    (fetch,) = made["fetches"]
+    assert {key: fetch["job"][key] for key in ("kind", "repo", "revision", "endpoint")} == {
+        "kind": "fetch",
+        **named,
+        "endpoint": "https://hub.example",
+    }
+    assert fetch["job"]["python"] == "/opt/specdec/environments/%s/venv/bin/python" % made["environments"][0]["id"]
+    assert made["releases"][0]["files"]["facts"]["models"] == ["/opt/specdec/models/org--target/" + "a" * 40] * 2
+    assert "fetch org/target at %s from the hub" % ("a" * 40) in plans.changes(made)
+    there = plan(changed(models=["org--target/" + "a" * 40]), model=named)
+    assert there["fetches"] == [] and "model_store" not in there["stages"]

@@ -104,3 +104,30 @@ def test_a_misspelt_variable_is_told_the_nearest_name() -> None:
 
 def test_secrets_are_taken_out_by_instance() -> None:
     assert schema.secrets([{**GOOD, "api_key": "k" * 20}, {**GOOD, "name": "open"}]) == {"main": {"api_key": "k" * 20}}
+
+
+@pytest.mark.parametrize(
+    ("hub", "subject"),
+    [
+        ("hf_secretValue", "specdec_hub"),
+        ({"token": "hf_secretValue with a blank"}, "specdec_hub.token"),
+        ({"token": ["hf_secretValue"]}, "specdec_hub.token"),
+        ({"endpoint": "https://me:hf_secretValue@hub.example"}, "specdec_hub.endpoint"),
+    ],
+    ids=["no mapping", "blank", "list", "credentials"],
+)
+def test_a_wrong_hub_is_named_without_its_secrets(hub: t.Any, subject: str) -> None:
+    settings = {"root": "/opt/specdec", "pins_dir": "/pins", "pins": {}, "exclude_newer": "", "why": "", "hub": hub}
+    lists = {name: [] for name in ("extra_packages", "wheel_directories", "pins_update")}
+    (finding,) = schema.check_settings("ct200", {**settings, **lists})
+    assert finding.subject == subject + " on ct200" and finding.fix
+    assert "hf_secretValue" not in finding.text()
+
+
+def test_an_api_key_of_another_type_is_not_shown() -> None:
+    assert "1234567812345678" not in only({**GOOD, "api_key": 1234567812345678}).text()
+
+
+@pytest.mark.parametrize("revision", ["../../etc", "a/../../b", "/etc", ".hidden"])
+def test_a_revision_cannot_lead_out_of_the_models(revision: str) -> None:
+    assert only({**GOOD, "model": {"repo": "org/name", "revision": revision}}).subject == "specdec_instances[main].model.revision on ct200"
