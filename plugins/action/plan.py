@@ -12,6 +12,7 @@ from ansible.plugins.action import ActionBase
 
 from ansible_collections.specdec.serving.plugins.module_utils import findings, locks, plans, schema
 from ansible_collections.specdec.serving.plugins.plugin_utils import controller, hosttools
+from ansible_collections.specdec.serving.plugins.plugin_utils.layers import Layers
 from ansible_collections.specdec.serving.plugins.plugin_utils.pins import Pins
 
 _LAUNCHER = Path(__file__).resolve().parents[2] / "roles" / "uv" / "files" / "specdec" / "launch.py"
@@ -78,4 +79,8 @@ class ActionModule(ActionBase):
             why=arguments["why"],
         )
         tables = {"stacks": controller.table("stacks"), "engines": controller.table("engines")}
-        return plans.Planner(wanted, state, tables, Pins(arguments["pins_dir"])).plan()
+        pins, cache = Pins(arguments["pins_dir"]), controller.cache_directory()
+        # in check mode the pins stay as they are
+        kept = cache / "overlays" if self._task.check_mode else pins.overlays
+        layers = Layers(kept, cache, controller.run, state["os"]["machine"], wanted.wheel_directories)
+        return plans.Planner(wanted, state, tables, pins, layers).plan()

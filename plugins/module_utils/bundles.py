@@ -128,7 +128,11 @@ def write_bundle(directory: Path, bundle: Bundle) -> bool:
         os.rename(scratch, directory)
     except OSError:
         shutil.rmtree(scratch, ignore_errors=True)
-        raise
+        if not (directory / MANIFEST).exists():
+            raise
+        # another process was first; the same digest is the same bundle
+        read_bundle(directory)
+        return False
     return True
 
 

@@ -14,7 +14,7 @@ import os
 import typing as t
 from pathlib import Path
 
-from . import arguments, artifacts, environments, locks, probes, releases, schema, stacks, transactions, units
+from . import arguments, artifacts, environments, locks, overlays, probes, releases, schema, stacks, transactions, units
 from . import models as hub
 from .findings import ERROR, Finding, FindingError, errors
 from .layout import SCHEMA, Layout, unit_name
@@ -23,6 +23,29 @@ DEFAULT_PORT = 30000
 
 #: Mean tokens per verification below which a draft costs more than it brings.
 ACCEPTANCE_FLOOR = 1.05
+
+
+class Layers(t.Protocol):
+    """Makes the bundle of a directory on the controller (plugin_utils/layers.py): its manifest, and where it lies. Raises FindingError."""
+
+    def __call__(
+        self,
+        directory: str,
+        base: t.Mapping[str, str],
+        hashes: t.Sequence[str],
+        python: str,
+        below: t.Sequence[t.Mapping[str, t.Any]],
+        binaries: t.Collection[str],
+    ) -> tuple[t.Mapping[str, t.Any], Path]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Overlay:
+    """One overlay of an instance: its manifest, where its bundle lies on the controller, and where it comes from, for a person."""
+
+    manifest: t.Mapping[str, t.Any]
+    place: Path
+    origin: str
 
 
 class Pins(t.Protocol):
@@ -69,11 +92,12 @@ class Wanted:
 class Planner:
     """Collects the parts of one host's plan."""
 
-    def __init__(self, wanted: Wanted, state: t.Mapping[str, t.Any], tables: t.Mapping[str, t.Any], pins: Pins) -> None:
+    def __init__(self, wanted: Wanted, state: t.Mapping[str, t.Any], tables: t.Mapping[str, t.Any], pins: Pins, layers: Layers) -> None:
         self.wanted = wanted
         self.state = state
         self.tables = tables
         self.pins = pins
+        self.layers = layers
         self.layout = Layout(wanted.root)
         self.findings: list[Finding] = []
         self.missing: list[dict[str, t.Any]] = []
@@ -158,15 +182,16 @@ class Planner:
 
     def _plan_instance(self, instance: t.Mapping[str, t.Any]) -> None:
         self._check_port(instance)
-        bundles = self._bundles(instance)
+        captured = self._captured(instance)
         stack = self._stack(instance)
         models = self._models(instance)
         if stack is None or models is None:
             return
         lock = self._lock(stack)
-        if lock is None or bundles is None:
+        layered = self._layered(instance, captured, stack, lock) if lock is not None and captured is not None else None
+        if lock is None or layered is None:
             return
-        environment = self._environment(stack, lock, bundles)
+        environment = self._environment(stack, lock, layered)
         self._fetch(instance, environment)
         self._release(instance, stack, environment, models)
 
@@ -185,11 +210,18 @@ class Planner:
         self.findings += found
         return stack
 
-    def _bundles(self, instance: t.Mapping[str, t.Any]) -> t.Optional[list[str]]:
-        """Digests of the instance's overlays in order; None while one is to be captured."""
-        digests = []
+    def _package(self, instance: t.Mapping[str, t.Any], overlay: t.Mapping[str, t.Any]) -> str:
+        return overlay.get("package") or self.tables["engines"][instance["engine"]["name"]]["package"]
+
+    def _captured(self, instance: t.Mapping[str, t.Any]) -> t.Optional[dict[tuple[str, str], Overlay]]:
+        """The instance's captured overlays by reference and package; None while one is to be captured."""
+        found: dict[tuple[str, str], t.Optional[Overlay]] = {}
         for overlay in instance.get("overlays") or ():
-            package = overlay.get("package") or self.tables["engines"][instance["engine"]["name"]]["package"]
+            if not overlay.get("reference"):
+                continue
+            package = self._package(instance, overlay)
+            key = (overlay["reference"], package)
+            found[key] = None
             digest = self.pins.reference(overlay["reference"]).get("overlays", {}).get(package)
             if digest is None or "overlay" in self.wanted.pins_update:
                 self._miss(
@@ -203,7 +235,9 @@ class Planner:
                         "replace": digest is not None,
                     }
                 )
-            elif self.pins.manifest(digest) is None:
+                continue
+            manifest = self.pins.manifest(digest)
+            if manifest is None:
                 self.refuse(
                     "bundle-gone",
                     "overlay %s of %s" % (digest, overlay["reference"]),
@@ -213,8 +247,49 @@ class Planner:
                     "restore the pins directory from version control, or capture anew with playbooks/capture.yml",
                 )
             else:
-                digests.append(digest)
-        return digests if len(digests) == len(instance.get("overlays") or ()) else None
+                found[key] = Overlay(manifest, self.pins.bundle(digest), "captured from %s" % overlay["reference"])
+        known = {key: overlay for key, overlay in found.items() if overlay is not None}
+        return known if len(known) == len(found) else None
+
+    def _layered(
+        self, instance: t.Mapping[str, t.Any], captured: t.Mapping[tuple[str, str], Overlay], stack: stacks.Stack, lock: locks.Lock
+    ) -> t.Optional[list[Overlay]]:
+        """The instance's overlays in order, the directories among them made into bundles; None where one is refused."""
+        layered: list[Overlay] = []
+        for overlay in instance.get("overlays") or ():
+            name = self._package(instance, overlay)
+            locked = next((one for one in lock.packages if one.name == name), None)
+            try:
+                if overlay.get("reference"):
+                    one = captured[overlay["reference"], name]
+                    finding = overlays.version_finding(one.manifest, locked.version if locked else None, {})
+                    if finding:
+                        raise FindingError(finding)
+                    layered.append(one)
+                else:
+                    layered.append(self._layer(overlay, name, locked, stack, [one.manifest for one in layered]))
+            except FindingError as error:
+                self.findings.append(error.finding)
+                return None
+        return layered
+
+    def _layer(
+        self,
+        overlay: t.Mapping[str, t.Any],
+        name: str,
+        locked: t.Optional[locks.Package],
+        stack: stacks.Stack,
+        below: t.Sequence[t.Mapping[str, t.Any]],
+    ) -> Overlay:
+        if locked is None:
+            fix = "name a package of the lock in overlays[].package"
+            raise FindingError(Finding("overlay.layer", ERROR, "overlays[].package %s" % name, "is not in the lock", fix=fix))
+        python = ".".join(stack.interpreter["version"].split(".")[:2]) if stack.interpreter else ""
+        base = {"name": locked.name, "version": locked.version}
+        below = [manifest for manifest in below if manifest["base"]["name"] == locked.name]
+        binaries = overlay.get("binaries") or ()
+        manifest, place = self.layers(overlay["directory"], base, locked.hashes, python, below, binaries)
+        return Overlay(manifest, place, "directory %s" % overlay["directory"])
 
     def _lock(self, stack: stacks.Stack) -> t.Optional[locks.Lock]:
         inputs = locks.inputs(stack, self.wanted.exclude_newer)
@@ -244,12 +319,12 @@ class Planner:
         if pin not in self.missing:
             self.missing.append(pin)
 
-    def _environment(self, stack: stacks.Stack, lock: locks.Lock, bundles: t.Sequence[str]) -> dict[str, t.Any]:
+    def _environment(self, stack: stacks.Stack, lock: locks.Lock, layered: t.Sequence[Overlay]) -> dict[str, t.Any]:
         python = dict(stack.interpreter or {})
         content = {
             "schema": SCHEMA,
             "lock": lock.id,
-            "overlays": list(bundles),
+            "overlays": [overlay.manifest["digest"] for overlay in layered],
             "python": {key: python[key] for key in ("path", "implementation", "version", "build")},
             "engine": {"name": stack.engine, "version": stack.version},
             "lane": stack.lane,
@@ -264,6 +339,8 @@ class Planner:
                 "engine": "%s %s" % (stack.engine, stack.version),
                 "lane": stack.lane,
                 "packages": len(lock.packages),
+                "overlays": [{"digest": one.manifest["digest"], "origin": one.origin} for one in layered],
+                "replaced": overlays.layering([one.manifest for one in layered]),
                 "job": {
                     **self._job("build"),
                     "environment": content,
@@ -276,7 +353,7 @@ class Planner:
             if not present:
                 self._check_disk(stack.lane)
                 self._send_wheels(lock)
-                self._send_overlays(bundles)
+                self._send_overlays(layered)
         return content
 
     def _send_wheels(self, lock: locks.Lock) -> None:
@@ -288,10 +365,11 @@ class Planner:
                 dest = self.layout.wheels / wheel["sha256"] / wheel["filename"]
                 self._send("wheels", str(places[wheel["sha256"]]), str(dest), wheel["sha256"])
 
-    def _send_overlays(self, bundles: t.Sequence[str]) -> None:
-        for digest in bundles:
+    def _send_overlays(self, layered: t.Sequence[Overlay]) -> None:
+        for overlay in layered:
+            digest = overlay.manifest["digest"]
             if digest not in self.state["overlays"]:
-                source = str(self.pins.bundle(digest))
+                source = str(overlay.place)
                 self._send("overlays", source, str(self.layout.overlays / digest), artifacts.tree_digest(source))
 
     def _send(self, kind: str, source: str, dest: str, digest: str) -> None:
@@ -485,16 +563,22 @@ def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
     for kind, artifacts_ in plan["artifacts"].items():
         if artifacts_:
             lines.append("send %s: %s" % (kind, ", ".join(_short(one["dest"], plan["root"]) for one in artifacts_)))
-    lines += [
-        "build environment %s: %s, lane %s, %d packages" % (one["id"], one["engine"], one["lane"], one["packages"])
-        for one in plan["environments"]
-        if not one["present"]
-    ]
+    for one in plan["environments"]:
+        if not one["present"]:
+            lines.append("build environment %s: %s, lane %s, %d packages" % (one["id"], one["engine"], one["lane"], one["packages"]))
+            lines += ["  overlay %(digest)s, %(origin)s" % overlay for overlay in one["overlays"]]
+            lines += ["  " + _replaced(file) for file in one["replaced"]]
     lines += ["fetch %s at %s from the hub" % (one["repo"], one["revision"]) for one in plan["fetches"]]
     for one in plan["releases"]:
         if one["switch_needed"]:
             lines.append("switch %s from %s to release %s" % (one["instance"], one["current"] or "nothing", one["id"]))
     return [plan["hardware"], *(lines or ["nothing to do"])]
+
+
+def _replaced(file: t.Mapping[str, t.Any]) -> str:
+    """What a later layer replaced, for a person (see overlays.layering)."""
+    hashes = [value[:12] if value else "deleted" for value in (file["replaced"], file["result"])]
+    return "%s: overlay %s replaces what %s left: %s → %s" % (file["path"], file["layer"], file["replaces"], *hashes)
 
 
 def _short(dest: str, root: str) -> str:

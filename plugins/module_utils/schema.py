@@ -81,7 +81,12 @@ INSTANCE: dict[str, Option] = {
         list,
         elements=Option(
             dict,
-            {"reference": Option(str, required=True), "package": Option(str), "binaries": Option(list, elements=Option(str))},
+            {
+                "reference": Option(str),
+                "directory": Option(str),
+                "package": Option(str, pattern=r"[a-z0-9]+(-[a-z0-9]+)*", words="a package's name, in lower case and with hyphens"),
+                "binaries": Option(list, elements=Option(str)),
+            },
         ),
     ),
     "model": Option(dict, _MODEL, required=True),
@@ -274,6 +279,12 @@ def instances(host: str, wanted: t.Any, defaults: t.Any) -> tuple[list[dict[str,
 
 
 def _cross_checks(checker: _Checker, where: str, one: t.Mapping[str, t.Any]) -> None:
+    for index, overlay in enumerate(one.get("overlays") or ()):
+        ways = [way for way in ("reference", "directory") if overlay.get(way)]
+        if len(ways) != 1:
+            found = ", ".join(ways) or "none of them"
+            fix = "set exactly one of reference, directory"
+            checker.refuse("value", "%s.overlays[%d]" % (where, index), "needs one source", found, "one of reference, directory", fix)
     for part in ("model", "draft"):
         if one.get(part) is None:
             continue

@@ -43,9 +43,14 @@ class Pins:
         data = {**known, **facts, "overlays": overlays}
         return self._write(self.directory / "references" / (host + ".json"), json.dumps(data, indent=1, sort_keys=True) + "\n")
 
+    @property
+    def overlays(self) -> Path:
+        """Where the bundles lie, each under its digest."""
+        return self.directory / "overlays"
+
     def bundle(self, digest: str) -> Path:
         """Where the bundle of a digest lies or would lie."""
-        return self.directory / "overlays" / digest
+        return self.overlays / digest
 
     def manifest(self, digest: str) -> t.Optional[dict[str, t.Any]]:
         """The manifest of a bundle, None where the bundle is not there."""

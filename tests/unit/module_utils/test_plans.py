@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from ansible_collections.specdec.serving.plugins.module_utils import locks, plans
+from ansible_collections.specdec.serving.plugins.module_utils.findings import Finding, FindingError
 
 DATA = Path(plans.__file__).parent / "data"
 TABLES = {name: yaml.safe_load((DATA / (name + ".yml")).read_text()) for name in ("stacks", "engines")}
@@ -51,9 +52,10 @@ INSTANCE: dict[str, t.Any] = {
 class Pins:
     """A pins directory in memory."""
 
-    def __init__(self, overlay: bool = False) -> None:
+    def __init__(self, overlay: bool = False, base: str = "0.5.23") -> None:
         self.locks: dict[str, str] = {}
         self.overlay = overlay
+        self.base = {"name": "sglang", "version": base}
 
     def lock(self, name: str) -> t.Optional[str]:
         return self.locks.get(name)
@@ -62,10 +64,25 @@ class Pins:
         return {"overlays": {"sglang": DIGEST}} if self.overlay else {}
 
     def manifest(self, digest: str) -> t.Optional[dict[str, t.Any]]:
-        return {"digest": digest}
+        files = [{"path": "sglang/spec.py", "base": "b" * 64, "result": "c" * 64}]
+        return {"digest": digest, "base": self.base, "files": files}
 
     def bundle(self, digest: str) -> Path:
         return Path(__file__).parent / "proving.py"
+
+
+class Layers:
+    """Makes bundles of directories that are not there; notes what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[t.Any, ...]] = []
+
+    def __call__(self, directory: str, *rest: t.Any) -> tuple[dict[str, t.Any], Path]:
+        self.asked.append((directory, *rest))
+        if directory == "/nowhere":
+            raise FindingError(Finding("overlay.layer", "error", directory, "is no directory", fix="make it"))
+        files = [{"path": "sglang/spec.py", "base": "c" * 64, "result": "d" * 64}]
+        return {"digest": "layer" + directory[-1], "base": rest[0], "files": files}, Path(__file__).parent / "proving.py"
 
 
 def lock_for(inputs: t.Mapping[str, t.Any]) -> str:
@@ -77,7 +94,11 @@ def lock_for(inputs: t.Mapping[str, t.Any]) -> str:
 
 
 def plan(
-    state: t.Optional[t.Mapping[str, t.Any]] = None, pins: t.Optional[Pins] = None, lock: bool = True, **instance: t.Any
+    state: t.Optional[t.Mapping[str, t.Any]] = None,
+    pins: t.Optional[Pins] = None,
+    lock: bool = True,
+    layers: t.Optional[Layers] = None,
+    **instance: t.Any,
 ) -> dict[str, t.Any]:
     pins = pins or Pins()
     wanted = plans.Wanted(
@@ -97,12 +118,12 @@ def plan(
         who="me@here",
         why="",
     )
-    made = plans.Planner(wanted, state or BARE, TABLES, pins).plan()
+    made = plans.Planner(wanted, state or BARE, TABLES, pins, layers or Layers()).plan()
     if lock and any(pin["kind"] == "lock" for pin in made["missing_pins"]):
         for pin in made["missing_pins"]:
             if pin["kind"] == "lock":
                 pins.locks[pin["name"]] = lock_for(pin["inputs"])
-        made = plans.Planner(wanted, state or BARE, TABLES, pins).plan()
+        made = plans.Planner(wanted, state or BARE, TABLES, pins, layers or Layers()).plan()
     return made
 
 
@@ -139,6 +160,40 @@ def test_the_same_wants_give_the_same_ids_on_another_host() -> None:
     other = changed(disk={"free": 50 * 10**9})
     assert plan()["releases"][0]["id"] == plan(other)["releases"][0]["id"]
     assert plan()["environments"][0]["id"] != plan(pins=Pins(True), overlays=[{"reference": "ct129"}])["environments"][0]["id"]
+
+
+def test_directories_are_laid_over_a_captured_overlay_in_order() -> None:
+    layers = Layers()
+    overlays = [{"reference": "ct129"}, {"directory": "/patches/1"}, {"directory": "/patches/2", "binaries": ["sglang/x.so"]}]
+    made = plan(pins=Pins(True), layers=layers, overlays=overlays)
+    assert errors(made) == []
+    first, second = layers.asked[-2:]
+    base = {"name": "sglang", "version": "0.5.23"}
+    assert first[:4] == ("/patches/1", base, ("0" * 64,), "3.11")
+    assert [manifest["digest"] for manifest in first[4]] == [DIGEST]
+    assert [manifest["digest"] for manifest in second[4]] == [DIGEST, "layer1"]
+    assert (list(first[5]), list(second[5])) == ([], ["sglang/x.so"])
+    environment = made["environments"][0]
+    assert environment["job"]["environment"]["overlays"] == [DIGEST, "layer1", "layer2"]
+    assert [one["dest"].rpartition("/")[2] for one in made["artifacts"]["overlays"]] == [DIGEST, "layer1", "layer2"]
+    said = "\n".join(plans.changes(made))
+    assert "overlay layer1, directory /patches/1" in said
+    assert "sglang/spec.py: overlay layer1 replaces what %s left: cccccccccccc → dddddddddddd" % DIGEST in said
+    assert "sglang/spec.py: overlay layer2 replaces what layer1 left" in said
+
+
+def test_a_directory_that_cannot_be_laid_is_refused_before_anything() -> None:
+    made = plan(overlays=[{"directory": "/nowhere"}])
+    assert [one["id"] for one in errors(made)] == ["overlay.layer"]
+    assert made["environments"] == []
+    assert [one["message"] for one in errors(plan(overlays=[{"directory": "/patches/1", "package": "absent"}]))] == ["is not in the lock"]
+
+
+def test_an_overlay_for_another_engine_version_is_refused_before_anything_is_built() -> None:
+    made = plan(pins=Pins(True, base="0.5.12"), overlays=[{"reference": "ct129"}])
+    (finding,) = errors(made)
+    assert (finding["id"], finding["found"], finding["expected"]) == ("overlay.base-version", "sglang 0.5.23", "sglang 0.5.12")
+    assert made["environments"] == []
 
 
 def test_a_host_where_it_all_serves_has_no_stage() -> None:

@@ -61,6 +61,18 @@ def test_mappings_merge_and_lists_replace() -> None:
         ({"host": "0.0.0.0"}, "specdec_instances[main].api_key on ct200", "16 characters", "set specdec_instances[main].api_key"),
         ({"api_key": "short"}, "specdec_instances[main].api_key on ct200", "16 or more", "use a longer random key"),
         (
+            {"overlays": [{"reference": "ct129", "directory": "/patches"}]},
+            "specdec_instances[main].overlays[0] on ct200",
+            "one of reference, directory",
+            "set exactly one of",
+        ),
+        (
+            {"overlays": [{"package": "sglang"}]},
+            "specdec_instances[main].overlays[0] on ct200",
+            "one of reference, directory",
+            "set exactly one of",
+        ),
+        (
             {"overlays": [{"referenc": "ct129"}]},
             "specdec_instances[main].overlays[0].referenc on ct200",
             "reference",

@@ -1,0 +1,48 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Bundles of directories on the controller, made while a plan is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing as t
+from pathlib import Path
+
+from ansible_collections.specdec.serving.plugins.module_utils import bundles, layers, records
+from ansible_collections.specdec.serving.plugins.module_utils.runners import Runner
+
+from . import basewheels
+
+
+@dataclasses.dataclass(frozen=True)
+class Layers:
+    """Makes the bundle of a directory, and keeps it.
+
+    :param kept: directory that the bundles are kept in, each under its digest.
+    :param cache: where unmodified packages are kept; :param machine: the host's.
+    """
+
+    kept: Path
+    cache: Path
+    runner: Runner
+    machine: str
+    wheel_directories: t.Sequence[Path]
+
+    def __call__(
+        self,
+        directory: str,
+        base: t.Mapping[str, str],
+        hashes: t.Sequence[str],
+        python: str,
+        below: t.Sequence[t.Mapping[str, t.Any]],
+        binaries: t.Collection[str],
+    ) -> tuple[t.Mapping[str, t.Any], Path]:
+        """The manifest of the directory's bundle and where it lies; raises FindingError (see layers.bundle, basewheels.fetch)."""
+        fetched = basewheels.fetch(self.cache, self.runner, base, python, self.machine, hashes, self.wheel_directories)
+        package = records.find(records.distributions(fetched), base["name"])
+        assert package is not None  # uv has just installed it
+        made = layers.bundle(Path(directory), package, basewheels.reader(fetched), python, below, binaries)
+        place = self.kept / made.digest
+        bundles.write_bundle(place, made)
+        return made.manifest, place
