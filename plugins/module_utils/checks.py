@@ -64,6 +64,7 @@ CHECKS = (
     Check("record.doubly-owned", "record", "No file is installed by two packages with different content."),
     Check("record.outside", "record", "No RECORD names a file outside the environment."),
     Check("record.unreadable", "record", "Every package has a RECORD."),
+    Check("overlay.applied", "record", "Every file of the overlays is as they left it."),
     Check("parity.flashinfer", "parity", "All parts of flashinfer have one version, and torch's CUDA."),
     Check("parity.kernel", "parity", "The engine's kernel package is installed under exactly one of its names."),
     Check("parity.torch-labels", "parity", "What says for which CUDA it was built, was built for torch's."),
@@ -170,7 +171,7 @@ def prove(spec: t.Mapping[str, t.Any], runner: Runner, progress: Progress, proc:
         "parity": lambda: parity_findings(subject),
         "unit": lambda: unit_findings(subject, runner),
         "host": lambda: host_findings(subject, proc, shm),
-        "record": lambda: record_findings(subject),
+        "record": lambda: [*record_findings(subject), *overlay_findings(subject)],
         "api": lambda: api_findings(subject),
     }
     active = {check.group for check in CHECKS if check.id not in skip}
@@ -296,10 +297,24 @@ def _same_version(one: str, other: str) -> bool:
 # Files and versions
 
 
+def overlay_findings(subject: Subject) -> list[Finding]:
+    """``overlay.applied``: the overlays' files against their manifests."""
+    none = Finding("overlay.applied", NOT_APPLICABLE, subject.facts["environment"], "the environment has no overlay")
+    return overlays.audit(subject.overlay, subject.site_packages) or [none]
+
+
+def _besides_overlays(subject: Subject) -> records.State:
+    """The installed files against their RECORDs, without those that an overlay owns: of them the overlay is told."""
+    owned = subject.overlaid
+    state = records.verify(subject.site_packages, subject.distributions, owned)
+    changed, missing = ({path: owner for path, owner in one.items() if path not in owned} for one in (state.changed, state.missing))
+    return dataclasses.replace(state, changed=changed, missing=missing, foreign=tuple(path for path in state.foreign if path not in owned))
+
+
 def record_findings(subject: Subject) -> list[Finding]:
-    """``record.*``: the installed files against their RECORDs, the overlays' files against their manifests."""
+    """``record.*``: the installed files against their RECORDs, those of the overlays apart."""
     critical = {subject.facts["dry_run"]["package"], "torch", *subject.facts["dry_run"]["kernels"], *parity.FLASHINFER}
-    return records.findings(records.verify(subject.site_packages, subject.distributions, subject.overlaid), critical)
+    return records.findings(_besides_overlays(subject), critical)
 
 
 def parity_findings(subject: Subject) -> list[Finding]:

@@ -6,10 +6,15 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 import typing as t
 from pathlib import Path
 
+from . import bundles
 from .bundles import Base, Bundle
+from .findings import FindingError
+from .layout import MARKER, Layout
 
 
 def text(data: t.Optional[bytes]) -> t.Optional[str]:
@@ -55,3 +60,41 @@ def _unified(path: str, names: tuple[str, str], before: t.Optional[bytes], after
         return ["%s: %s and %s differ, and are no text" % (path, *names)]
     headers = ["%s (%s)" % (path, name) for name in names]
     return [line.rstrip("\n") for line in difflib.unified_diff(old.splitlines(True), new.splitlines(True), *headers)]
+
+
+def edits(layout: Layout, environment: str) -> list[str]:
+    """What somebody edited of an environment's overlaid files, as unified differences in lines; empty where nothing was.
+
+    The texts of the overlays are those of their bundles on this host; the base's come from another overlay or another
+    environment of this host that has them, and are left out where none has. Raises OSError and ValueError where the environment
+    cannot be read.
+    """
+    directory = layout.environment(environment)
+    site_packages = next((directory / "venv" / "lib").glob("python3*/site-packages"))
+    manifests = json.loads((directory / "overlay.json").read_text(encoding="utf-8"))
+    last = {entry["path"]: number for number, manifest in enumerate(manifests) for entry in manifest["files"]}
+    held: list[Bundle] = []
+    lines: list[str] = []
+    for number, manifest in enumerate(manifests):
+        try:
+            bundle = bundles.read_bundle(layout.overlays / manifest["digest"])
+        except (OSError, FindingError):
+            lines.append("overlay %s: its texts are no longer on this host" % manifest["digest"])
+            continue
+        base = _elsewhere(layout, manifest, tuple(held))
+        lines += foreign(bundle, [path for path, winner in sorted(last.items()) if winner == number], site_packages, base)
+        held.append(bundle)
+    return lines
+
+
+def _elsewhere(layout: Layout, manifest: t.Mapping[str, t.Any], held: t.Sequence[Bundle]) -> Base:
+    """The base texts of an overlay, recognised by their hash, in the overlays before it and in other environments."""
+    wanted = {entry["path"]: entry["base"] for entry in manifest["files"]}
+
+    def read(path: str) -> t.Optional[bytes]:
+        places = [place for place in sorted(layout.environments.glob("*/venv/lib/python3*/site-packages")) if (place / path).is_file()]
+        files = [place / path for place in places if (place.parents[3] / MARKER).exists()]
+        candidates = [*(bundle.files[path] for bundle in held if path in bundle.files), *(file.read_bytes() for file in files)]
+        return next((data for data in candidates if hashlib.sha256(data).hexdigest() == wanted[path]), None)
+
+    return read

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import typing as t
 from pathlib import Path
 
@@ -72,6 +73,7 @@ CASES: dict[str, t.Callable[[World, pytest.MonkeyPatch], t.Any]] = {
     "record.doubly-owned": lambda world, _m: world.install("other", "1", {"torch/__init__.py": "# other\n"}),
     "record.outside": lambda world, _m: record(world, "../../../../../../passwd,,"),
     "record.unreadable": lambda world, _m: (world.site / "torch-2.9.1.dist-info/RECORD").unlink(),
+    "overlay.applied": lambda world, _m: overlay(world, "# by hand\n"),
     "parity.flashinfer": lambda world, _m: world.install("flashinfer-jit-cache", "0.6.4+cu128", {}),
     "parity.kernel": lambda world, _m: world.install("sglang-kernel", "0.4.1", {}),
     "parity.torch-labels": lambda world, _m: world.install("torchvision", "0.24.1+cu130", {}),
@@ -110,6 +112,16 @@ CASES: dict[str, t.Callable[[World, pytest.MonkeyPatch], t.Any]] = {
 }
 
 
+def overlay(world: World, text: str) -> None:
+    """An overlay that says what torch is, and what is there."""
+    wanted = hashlib.sha256(b"# from the overlay\n").hexdigest()
+    files = [{"path": "torch/__init__.py", "action": "change", "base": "", "result": wanted, "mode": "0644"}]
+    base = {"name": "torch", "version": "2.9.1"}
+    world.overlay = [{"digest": "d1", "base": base, "files": files, "reference_versions": {"flashinfer-python": "0.6.8.post1"}}]
+    world.write("torch/__init__.py", text)
+    (world.site / "torch/__init__.py").chmod(0o644)
+
+
 def record(world: World, row: str) -> None:
     path = world.site / "torch-2.9.1.dist-info/RECORD"
     path.write_text(path.read_text() + row + "\n")
@@ -146,15 +158,23 @@ def test_a_skip_of_a_check_that_does_not_exist_is_told(world: World) -> None:
 
 
 def test_the_hand_edit_of_an_overlay_is_no_change(world: World) -> None:
-    import hashlib
-
-    text = "# from the overlay\n"
-    world.write("torch/__init__.py", text)
-    files = [{"path": "torch/__init__.py", "action": "change", "base": "", "result": hashlib.sha256(text.encode()).hexdigest()}]
-    world.overlay = [{"files": files, "reference_versions": {"flashinfer-python": "0.6.8.post1"}}]
-    assert bad(world.prove(PROBE)) == {}
+    overlay(world, "# from the overlay\n")
+    result = world.prove(PROBE)
+    assert bad(result) == {}
+    assert verdicts(result)["overlay.applied"] == OK
     world.reinstall("sglang", **{"srt.fp8": "from flashinfer import mm_mxfp8\n"})
     assert bad(world.prove(PROBE))["api.missing-name"]["expected"] == "flashinfer-python 0.6.8.post1"
+
+
+def test_an_edit_of_what_the_overlay_owns_is_told_once_and_by_name(world: World) -> None:
+    overlay(world, "# by hand\n")
+    found = bad(world.prove(PROBE))
+    assert list(found) == ["overlay.applied"]
+    assert found["overlay.applied"]["evidence"] == "torch/__init__.py: other bytes"
+    (world.site / "torch/__init__.py").unlink()
+    found = bad(world.prove(PROBE))
+    assert found["overlay.applied"]["evidence"] == "torch/__init__.py: missing"
+    assert "record.missing" not in found
 
 
 def test_a_lane_without_flashinfer_and_kernel(world: World) -> None:

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from ansible_collections.specdec.serving.plugins.module_utils import captures, differences, overlays
+from ansible_collections.specdec.serving.plugins.module_utils import bundles, captures, differences, overlays
+from ansible_collections.specdec.serving.plugins.module_utils.layout import MARKER, Layout
 
 from . import overlaid
 
@@ -43,3 +45,27 @@ def test_a_foreign_edit_is_shown_against_overlay_and_wheel(tmp_path: Path) -> No
         "+    MINE = auto()",
         "engine/tree/utils.py: overlay and host differ, and are no text",
     ]
+
+
+def test_edits_on_a_host_are_shown_against_the_texts_it_has(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "root")
+    bundle = captures.capture(overlaid.edited(tmp_path / "reference"), "engine").bundle
+    site = overlaid.lay(layout.environment("e1") / "venv")
+    overlays.apply(bundle, site)
+    (layout.environment("e1") / "overlay.json").write_text(json.dumps([bundle.manifest]), encoding="utf-8")
+    assert differences.edits(layout, "e1") == ["overlay %s: its texts are no longer on this host" % bundle.digest]
+    bundles.write_bundle(layout.overlays / bundle.digest, bundle)
+    assert differences.edits(layout, "e1") == []
+    (site / "engine/spec_info.py").write_bytes(b"mine = 1\n")
+    without = differences.edits(layout, "e1")
+    assert [line for line in without if line.startswith(("---", "+++"))] == [
+        "--- engine/spec_info.py (overlay)",
+        "+++ engine/spec_info.py (host)",
+    ]
+    overlaid.lay(layout.environment("e2") / "venv")
+    assert differences.edits(layout, "e1") == without  # an environment that is not complete is no witness
+    (layout.environment("e2") / MARKER).touch()
+    shown = differences.edits(layout, "e1")
+    assert shown[:2] == ["--- engine/spec_info.py (wheel)", "+++ engine/spec_info.py (overlay)"]
+    assert "+    DDTREE = auto()" in shown
+    assert shown[-len(without) :] == without

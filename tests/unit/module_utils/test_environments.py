@@ -27,7 +27,7 @@ from specdec import runner as real
 
 from . import wheels
 
-ENGINE = {"engine/__init__.py": b"VALUE = 'wheel'\n", "engine/core.py": b"CORE = 1\n"}
+ENGINE = {"engine/__init__.py": b"VALUE = 'wheel'\n", "engine/core.py": b"CORE = 1\n", "engine/table.json": b"{}\n"}
 OTHER = {"other/__init__.py": b"O = 1\n", "other/template.py": b"{{ not python }}\n"}
 
 
@@ -81,6 +81,14 @@ class Host:
     def site(self, spec: t.Mapping[str, t.Any]) -> Path:
         return next((self.layout.environment(spec["environment"]["id"]) / "venv/lib").glob("python3*/site-packages"))
 
+    def refusal_beside(self, spec: t.Mapping[str, t.Any]) -> t.Any:
+        """The finding of a build that must fail and leave what else is built."""
+        before = os.listdir(self.layout.environments)
+        with pytest.raises(FindingError) as caught:
+            self.build(spec)
+        assert os.listdir(self.layout.environments) == before
+        return caught.value.finding
+
     def refusal(self, spec: t.Mapping[str, t.Any], runner: t.Any = None) -> t.Any:
         """The finding of a build that must fail and leave nothing behind."""
         with pytest.raises(FindingError) as caught:
@@ -106,6 +114,7 @@ def bundle(tmp_path: Path) -> bundles.Bundle:
     wheels.install(reference, "engine", "1.0", {**ENGINE})
     (reference / "engine/__init__.py").write_bytes(b"VALUE = 'edits'\n")
     (reference / "engine/tree.py").write_bytes(b"TREE = 1\n")
+    (reference / "engine/table.json").write_bytes(b"[1]\n")
     return captures.capture(reference, "engine").bundle
 
 
@@ -150,16 +159,60 @@ def test_a_build_is_complete_verified_compiled_and_done_once(host: Host, bundle:
     assert host.ran == []
 
 
-def test_an_overlay_reaches_neither_the_cache_nor_another_environment(host: Host, bundle: bundles.Bundle) -> None:
-    plain, overlaid = host.spec(), host.spec(bundle)
+def shared_before_and_after(host: Host, bundle: bundles.Bundle) -> tuple[dict[str, str], dict[str, str]]:
+    """What one cache and an environment of it hold before and after another environment got an overlay."""
+    plain = host.spec()
     host.build(plain)
-    shared = host.site(plain) / "other/__init__.py"
-    assert shared.stat().st_nlink > 1, "uv no longer links: this test would prove nothing"
-    before, cached = tree(host.site(plain)), tree(host.layout.uv_cache)
+    linked = host.site(plain) / "engine/table.json"
+    assert linked.stat().st_nlink > 1, "uv no longer links: this test would prove nothing"
+
+    def shared() -> dict[str, str]:
+        cached = {path: value for path, value in tree(host.layout.uv_cache).items() if not path.startswith("interpreter")}
+        return {**cached, **{"environment/" + path: value for path, value in tree(host.site(plain)).items()}}
+
+    before = shared()
+    host.build(host.spec(bundle))
+    return before, {path: value for path, value in shared().items() if path in before}
+
+
+def test_an_overlay_reaches_neither_the_cache_nor_another_environment(host: Host, bundle: bundles.Bundle) -> None:
+    before, after = shared_before_and_after(host, bundle)
+    assert (host.site(host.spec(bundle)) / "engine/table.json").read_bytes() == b"[1]\n"
+    assert after == before
+
+
+def test_the_test_before_finds_an_overlay_that_is_written_in_place(
+    host: Host, bundle: bundles.Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overlays, "replace", lambda target, data, mode: target.write_bytes(data))
+    before, after = shared_before_and_after(host, bundle)
+    poisoned = [path for path in before if after[path] != before[path]]
+    assert "environment/engine/table.json" in poisoned
+    assert len(poisoned) == 2  # and the cache's own
+
+
+def test_without_its_overlay_an_environment_is_the_wheel_as_its_record_proves(host: Host, bundle: bundles.Bundle) -> None:
+    overlaid, undone = host.spec(bundle), host.spec()
     host.build(overlaid)
-    assert (host.site(overlaid) / "engine/__init__.py").read_bytes() == b"VALUE = 'edits'\n"
-    assert tree(host.site(plain)) == before
-    assert {path: value for path, value in tree(host.layout.uv_cache).items() if path in cached} == cached
+    assert {"engine/__init__.py", "engine/table.json"} == set(records.verify(host.site(overlaid)).changed)
+    result = host.build(undone)
+    state = records.verify(host.site(undone))
+    assert (state.changed, state.missing, state.foreign) == ({}, {}, ())
+    assert worst(records.findings(state)) == OK
+    assert {path: (host.site(undone) / path).read_bytes() for path in ENGINE} == ENGINE
+    assert result["changed"]
+
+
+def test_layers_are_applied_in_order_and_audited_together(host: Host, bundle: bundles.Bundle) -> None:
+    files = {"engine/table.json": b"[2]\n"}
+    entries = [bundles.entry("engine/table.json", "change", wheels.sha256(b"[1]\n"), files["engine/table.json"])]
+    notes = {key: bundle.manifest[key] for key in ("base", "python", "adds", "reference_versions")}
+    layer = bundles.seal({**notes, "files": entries}, files)
+    spec = host.spec(bundle, layer)
+    host.build(spec)
+    assert (host.site(spec) / "engine/table.json").read_bytes() == b"[2]\n"
+    assert (host.site(spec) / "engine/__init__.py").read_bytes() == b"VALUE = 'edits'\n"
+    assert host.refusal_beside(host.spec(layer, bundle)).id == "overlay.base-hash"
 
 
 def test_the_engines_files_are_its_own_so_that_an_edit_stays_where_it_is(host: Host) -> None:

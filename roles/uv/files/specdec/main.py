@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ansible_collections.specdec.serving.plugins.module_utils import diagnosis, jobs, releases, transactions
 from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, Finding, FindingError, from_dict, worst
-from ansible_collections.specdec.serving.plugins.module_utils.layout import SCHEMA, Layout, unit_name
+from ansible_collections.specdec.serving.plugins.module_utils.layout import MARKER, SCHEMA, Layout, unit_name
 
 from .runner import run
 
@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("instance", nargs="?")
     verify = command("verify", _verify, "prove an instance's environment and release again, without touching it")
     verify.add_argument("instance", nargs="?")
+    verify.add_argument("--diff", action="store_true", help="show what was edited of the overlays' files")
     diagnose = command("diagnose", _diagnose, "why an instance crashed, from its journal since the last start")
     diagnose.add_argument("instance", nargs="?")
     back = command("rollback", _rollback, "serve an earlier release again")
@@ -203,10 +204,11 @@ def history_line(entry: t.Mapping[str, t.Any]) -> str:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from ansible_collections.specdec.serving.plugins.module_utils import checks
+    from ansible_collections.specdec.serving.plugins.module_utils import checks, differences
 
     layout = Layout(options.root)
     found: list[Finding] = []
+    edits: list[str] = []
     for name in _instances(options):
         now = releases.current(layout, name)
         if now is None:
@@ -215,8 +217,12 @@ def _verify(options: argparse.Namespace) -> int:
         facts = releases.load(layout, name, now).facts
         spec = {**_spec(options, "prove", "verify"), "instance": name, "release": now, "wanted": facts["engine"]}
         found += [from_dict(finding) for finding in checks.prove(spec, run, _print_progress)["findings"]]
+        if options.diff and (layout.environment(facts["environment"]) / MARKER).exists():
+            edits += differences.edits(layout, facts["environment"])
     for finding in found:
         print(finding.text())
+    for line in edits:
+        print(line)
     return 1 if worst(found) == ERROR else 0
 
 
