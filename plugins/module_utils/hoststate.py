@@ -19,7 +19,7 @@ import sysconfig
 import typing as t
 from pathlib import Path
 
-from . import artifacts, gates, releases, units
+from . import artifacts, gates, gpus, releases, units
 from .engines_http import Client
 from .layout import JOB_UNIT, MARKER, SCHEMA, Layout, unit_name
 from .runners import Runner
@@ -51,13 +51,10 @@ def gather(
     layout = Layout(root)
     return {
         "schema": SCHEMA,
-        "os": _os(),
+        **hardware(layout, runner),
         "systemd": _systemd(runner),
         "cpus": os.cpu_count(),
-        "memory": _memory(),
         "disk": _disk(layout.root),
-        "gpus": gpus(runner),
-        "pythons": _pythons(layout, runner),
         "tools": {"specdec": artifacts.placed_digest(layout.specdec), "uv": artifacts.placed_digest(layout.uv)},
         "wheels": sorted(p.name for p in _children(layout.wheels)),
         "overlays": sorted(p.name for p in _children(layout.overlays)),
@@ -68,6 +65,11 @@ def gather(
         "listeners": {str(port): [_listener(one) for one in gates.listeners(port)] for port in ports},
         "job": _job(runner),
     }
+
+
+def hardware(layout: Layout, runner: Runner) -> dict[str, t.Any]:
+    """The part of the state that a stack is chosen by: what the host is."""
+    return {"os": _os(), "memory": _memory(), "gpus": gpus.gather(str(layout.root), runner), "pythons": _pythons(layout, runner)}
 
 
 def _os() -> dict[str, t.Any]:
@@ -119,47 +121,6 @@ def _disk(root: Path) -> dict[str, t.Any]:
     existing = next(p for p in [root, *root.parents] if p.exists())
     usage = shutil.disk_usage(existing)
     return {"path": str(existing), "free": usage.free, "total": usage.total}
-
-
-def gpus(runner: Runner) -> dict[str, t.Any]:
-    """The GPUs by ``nvidia-smi``; ``source`` is *none* where nothing of NVIDIA's is seen at all.
-
-    Memory is in bytes, null where the driver does not say.
-    """
-    seen = os.path.exists("/proc/driver/nvidia") or os.path.exists("/dev/nvidiactl") or _pci_nvidia()
-    if not seen:
-        return {"source": "none", "driver": None, "devices": []}
-    fields = ("index", "uuid", "name", "compute_cap", "memory.total", "driver_version")
-    answer = runner(["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"], env={"LC_ALL": "C"}, timeout=30)
-    devices = []
-    driver = None
-    for line in answer.stdout.splitlines() if answer.rc == 0 else ():
-        values = [value.strip() for value in line.split(",")]
-        if len(values) != len(fields):
-            continue
-        memory = values[4]
-        driver = values[5]
-        devices.append(
-            {
-                "index": int(values[0]),
-                "uuid": values[1],
-                "name": values[2],
-                "compute_capability": values[3],
-                "memory": int(memory) * 1024 * 1024 if memory.isdigit() else None,
-            }
-        )
-    return {"source": "nvidia-smi" if devices else "pci", "driver": driver, "devices": devices}
-
-
-def _pci_nvidia() -> bool:
-    for vendor in Path("/sys/bus/pci/devices").glob("*/vendor"):
-        try:
-            display = (vendor.parent / "class").read_text(encoding="ascii").startswith("0x03")
-            if display and vendor.read_text(encoding="ascii").strip() == "0x10de":
-                return True
-        except OSError:
-            continue
-    return False
 
 
 def _pythons(layout: Layout, runner: Runner) -> list[dict[str, t.Any]]:

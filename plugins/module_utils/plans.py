@@ -14,9 +14,9 @@ import os
 import typing as t
 from pathlib import Path
 
-from . import arguments, artifacts, environments, locks, overlays, probes, releases, schema, stacks, transactions, units
+from . import arguments, artifacts, environments, gpufindings, locks, overlays, probes, releases, schema, stacks, transactions, units
 from . import models as hub
-from .findings import ERROR, Finding, FindingError, errors
+from .findings import ERROR, OK, Finding, FindingError, errors, from_dict
 from .layout import SCHEMA, Layout, unit_name
 
 DEFAULT_PORT = 30000
@@ -100,6 +100,7 @@ class Planner:
         self.layers = layers
         self.layout = Layout(wanted.root)
         self.findings: list[Finding] = []
+        self.gpus_used: set[str] = set()
         self.missing: list[dict[str, t.Any]] = []
         self.settings: list[dict[str, str]] = []
         self.environments: dict[str, dict[str, t.Any]] = {}
@@ -118,6 +119,7 @@ class Planner:
         self._check_host()
         for instance in self.wanted.instances:
             self._plan_instance(instance)
+        self._check_gpus()
         self._plan_tools()
         return {
             "host": self.wanted.host,
@@ -136,7 +138,7 @@ class Planner:
     def _hardware(self) -> str:
         """What the host is, in one line."""
         system, gpus = self.state["os"], self.state["gpus"]
-        counts = collections.Counter(device["name"] for device in gpus["devices"])
+        counts = collections.Counter(device["name"] or "GPU without a name" for device in gpus["devices"])
         named = ", ".join("%d x %s" % (count, name) for name, count in counts.items()) or "none" + (
             "" if gpus["source"] == "none" else " that answers"
         )
@@ -162,6 +164,12 @@ class Planner:
                 "no job",
                 "wait until that has ended, then run this again",
             )
+
+    def _check_gpus(self) -> None:
+        """What stands against the GPUs, first: the rest often follows from it. Only those in use can forbid anything."""
+        gpus = self.state["gpus"]
+        found = gpufindings.concerning([from_dict(one) for one in gpus.get("findings", ())], gpus, self.gpus_used)
+        self.findings[:0] = [one for one in found if one.verdict != OK]
 
     def _plan_tools(self) -> None:
         for name, tool in sorted(self.wanted.tools.items()):
@@ -208,6 +216,9 @@ class Planner:
             variable="specdec_instances[%s].engine" % instance["name"],
         )
         self.findings += found
+        if stack is None or "cuda" not in stack.lacks:
+            wanted = instance.get("gpus") or "all"
+            self.gpus_used |= {str(one) for one in wanted} if isinstance(wanted, list) else {wanted} - {"none"}
         return stack
 
     def _package(self, instance: t.Mapping[str, t.Any], overlay: t.Mapping[str, t.Any]) -> str:

@@ -128,10 +128,11 @@ def resolve(
     if found:
         return None, found
     known = releases(tables, wanted.name)
-    fitting = {one: choice.lane for one in reversed(known) for choice in [_choose(tables, facts, wanted, one)[0]] if choice}
+    fitting = _fitting(tables, facts, wanted, known)
     version = wanted.version or next(iter(fitting), known[-1])
     choice, found = _choose(tables, facts, wanted, version)
     if choice is None:
+        fitting = fitting or _fitting(tables, facts, dataclasses.replace(wanted, lane=AUTO), known)
         return None, _with_way_out(found, wanted, fitting, known, version)
     return _compose(tables, wanted, choice), found
 
@@ -238,6 +239,11 @@ def _choose(
     if errors(found):
         return None, found
     return _Choice(version, row, lane, machine, platform_tag(tables, machine, glibc), python, interpreter), found
+
+
+def _fitting(tables: t.Mapping[str, t.Any], facts: t.Mapping[str, t.Any], wanted: Wanted, known: t.Sequence[str]) -> dict[str, str]:
+    """The releases that fit the host, newest first, each with its lane."""
+    return {one: choice.lane for one in reversed(known) for choice in [_choose(tables, facts, wanted, one)[0]] if choice}
 
 
 def _lane(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ansible_collections.specdec.serving.plugins.module_utils import locks, plans
+from ansible_collections.specdec.serving.plugins.module_utils import findings, locks, plans
 from ansible_collections.specdec.serving.plugins.module_utils.findings import Finding, FindingError
 
 DATA = Path(plans.__file__).parent / "data"
@@ -278,6 +278,49 @@ def test_a_model_directory_without_a_config_is_refused(tmp_path: Path) -> None:
     (finding,) = errors(plan(model={"directory": str(tmp_path)}))
     assert finding["subject"] == "specdec_instances[main].model.directory on ct200"
     assert "config.json" in finding["found"]
+
+
+GPU_ENGINE = {"engine": {"name": "sglang", "version": "0.5.10.post1", "lane": "auto"}}
+
+
+def with_gpus(*verdicts: str, subject: str = "GPU 1") -> dict[str, t.Any]:
+    """A host with two GPUs, and findings about them."""
+    devices = [
+        {"index": index, "uuid": "GPU-%d" % index, "name": name, "compute_capability": "9.0", "mig": None}
+        for index, name in enumerate(["NVIDIA H200", None])
+    ]
+    found = [findings.Finding("gpu.fault", verdict, subject, "is in error", fix="reset it").as_dict() for verdict in verdicts]
+    return changed(gpus={"source": "nvml", "driver": "570.124.06", "devices": devices, "findings": found})
+
+
+@pytest.mark.parametrize(
+    ("instance", "verdict"),
+    [
+        ({}, "warning"),
+        (GPU_ENGINE, "error"),
+        ({**GPU_ENGINE, "gpus": "all"}, "error"),
+        ({**GPU_ENGINE, "gpus": [1]}, "error"),
+        ({**GPU_ENGINE, "gpus": ["GPU-1"]}, "error"),
+        ({**GPU_ENGINE, "gpus": [0]}, "warning"),
+        ({**GPU_ENGINE, "gpus": "none"}, "warning"),
+    ],
+)
+def test_a_gpu_in_error_forbids_only_its_use(instance: dict[str, t.Any], verdict: str) -> None:
+    made = plan(with_gpus("ok", "error"), lock=False, **instance)
+    assert [(one["id"], one["verdict"]) for one in made["findings"]] == [("gpu.fault", verdict)]
+    assert verdict + ": GPU 1: is in error" in plans.changes(made)
+
+
+def test_what_keeps_the_whole_host_from_its_gpus_is_told_first() -> None:
+    state = with_gpus("error", subject="the GPUs")
+    state["gpus"]["driver"] = None
+    made = plan(state, lock=False, **GPU_ENGINE)
+    assert [one["id"] for one in errors(made)] == ["gpu.fault", "stack.driver"]
+    assert [one["verdict"] for one in plan(state, lock=False)["findings"]] == ["warning"]
+
+
+def test_the_hardware_is_told_also_where_a_gpu_has_no_name() -> None:
+    assert plan(with_gpus())["hardware"].endswith("GPUs: 1 x NVIDIA H200, 1 x GPU without a name")
 
 
 def test_ngram_only_warns_about_a_low_acceptance() -> None:

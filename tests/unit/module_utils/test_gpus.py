@@ -1,0 +1,587 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Facts and findings of hosts with GPUs: the real probe and nvidia-ml-py over a double of the driver."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import typing as t
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ansible_collections.specdec.serving.plugins.module_utils import gpufindings, gpus, stacks
+from ansible_collections.specdec.serving.plugins.module_utils.findings import COULD_NOT_CHECK, ERROR, OK, WARNING, from_dict
+from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
+
+from .gpuhost import HOSTS, GpuHost
+
+TABLES = yaml.safe_load((Path(gpus.__file__).parent / "data" / "stacks.yml").read_text())
+MIB = 1024 * 1024
+GONE = Completed(127, "", "not there")
+
+Make = t.Callable[[str], GpuHost]
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("double")
+
+
+@pytest.fixture
+def host(tmp_path: Path, shared: Path) -> Make:
+    return lambda name: GpuHost(name, tmp_path / name, shared)
+
+
+def ids(facts: t.Mapping[str, t.Any]) -> list[tuple[str, str]]:
+    return [(one["id"], one["verdict"]) for one in facts["findings"]]
+
+
+def only(facts: t.Mapping[str, t.Any]) -> dict[str, str]:
+    assert len(facts["findings"]) == 1, ids(facts)
+    return facts["findings"][0]
+
+
+def column(facts: t.Mapping[str, t.Any], name: str) -> list[t.Any]:
+    return [device[name] for device in facts["devices"]]
+
+
+# Each kind of host: what it is, what is said about it, which stack it gets
+
+#: source, driver, CUDA, flavour, number of GPUs, name, compute capability, memory in MiB
+FACTS = {
+    "rtx-pro-6000": ("nvml", "580.95.05", "13.0", "open", 8, "NVIDIA RTX PRO 6000 Blackwell Server Edition", "12.0", 97887),
+    "b200": ("nvml", "580.95.05", "13.0", "open", 8, "NVIDIA B200", "10.0", 183359),
+    "h200": ("nvml", "570.124.06", "12.8", "open", 8, "NVIDIA H200", "9.0", 143771),
+    "l40s": ("nvml", "550.54.14", "12.4", "proprietary", 1, "NVIDIA L40S", "8.9", 46068),
+    "gb10": ("nvml", "580.95.05", "13.0", "open", 1, "NVIDIA GB10", "12.1", None),
+    "mig": ("nvml", "570.124.06", "12.8", "open", 2, "NVIDIA H100 80GB HBM3", "9.0", 81559),
+    "mismatch": ("pci", "570.124.06", "12.9", "open", 2, "NVIDIA H200", None, None),
+    "fault": ("nvml", "580.95.05", "13.0", "open", 4, "NVIDIA L40S", "8.9", 46068),
+}
+
+FINDINGS: dict[str, list[tuple[str, str]]] = {
+    "gb10": [("gpu.unified-memory", OK)],
+    "mismatch": [("gpu.library-mismatch", ERROR)],
+    "fault": [("gpu.fault", WARNING), ("gpu.fault", ERROR)],
+}
+
+#: The lane that the newest fitting SGLang gets, and its warnings.
+LANES = {
+    "rtx-pro-6000": ("0.5.23", "cu130", []),
+    "b200": ("0.5.23", "cu130", []),
+    "h200": ("0.5.10.post1", "cu128", []),
+    "l40s": ("0.5.10.post1", "cu128", ["stack.driver-older-than-toolkit"]),
+    "gb10": ("0.5.23", "cu130", []),
+    "mig": ("0.5.10.post1", "cu128", []),
+    "none": ("0.5.23", "cpu", []),
+    "mismatch": ("0.5.10.post1", "cu128", []),
+    "fault": ("0.5.23", "cu130", []),
+}
+
+
+def test_every_host_of_the_double_is_expected() -> None:
+    assert set(HOSTS) == set(LANES) == {*FACTS, "none"}
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_what_a_host_is(host: Make, name: str) -> None:
+    source, driver, cuda, flavour, count, called, capability, memory = FACTS[name]
+    facts = host(name).gather()
+    assert (facts["source"], facts["driver"], facts["cuda"]) == (source, driver, cuda)
+    assert facts["module"] == {"version": driver, "flavour": flavour}
+    assert column(facts, "name") == [called] * count
+    assert [device["uuid"] for device in facts["devices"]] == [device["uuid"] for device in HOSTS[name]["devices"]]
+    healthy = [device for device in facts["devices"] if device["error"] is None]
+    assert {device["compute_capability"] for device in healthy} == {capability}
+    assert {device["memory"] for device in healthy} == {memory * MIB if memory else None}
+    assert ids(facts) == FINDINGS.get(name, [])
+    json.dumps(facts)
+
+
+def test_a_host_without_a_gpu_has_no_source_and_no_finding(host: Make) -> None:
+    bare = host("none")
+    facts = bare.gather()
+    assert (facts["source"], facts["driver"], facts["devices"], facts["findings"]) == ("none", None, [], [])
+    assert bare.started == []
+
+
+@pytest.mark.parametrize("name", LANES)
+def test_the_stack_that_a_host_gets(host: Make, name: str) -> None:
+    version, lane, warnings = LANES[name]
+    stack, found = stacks.resolve(TABLES, state(host, name), {"name": "sglang"})
+    assert stack and (stack.version, stack.lane, stack.machine) == (version, lane, HOSTS[name]["machine"])
+    assert [one.id for one in found] == warnings
+
+
+@pytest.mark.parametrize("name", ["h200", "mig", "mismatch", "l40s"])
+def test_an_old_driver_is_told_what_the_lane_needs_and_what_fits_today(host: Make, name: str) -> None:
+    stack, found = stacks.resolve(TABLES, state(host, name), {"name": "sglang", "version": "0.5.23", "lane": "cu130"}, host="ct200")
+    assert stack is None
+    (one,) = found
+    assert (one.id, one.found, one.expected) == ("stack.driver", HOSTS[name]["driver"], ">= 580.65.06")
+    assert one.fix.endswith("What fits this host as it is: sglang 0.5.10.post1 on lane cu128.")
+
+
+def state(host: Make, name: str) -> dict[str, t.Any]:
+    data = HOSTS[name]
+    return {
+        "os": {"machine": data["machine"], "glibc": data["glibc"]},
+        "gpus": host(name).gather(),
+        "pythons": [{"version": data["python"], "implementation": "cpython", "headers": True, "path": "/usr/bin/python3"}],
+    }
+
+
+# Details that NVML gives
+
+
+def test_links_and_paths_between_gpus(host: Make) -> None:
+    pcie, nvlink = host("rtx-pro-6000").gather(), host("b200").gather()
+    assert set(column(pcie, "nvlinks")) == {0} and set(column(nvlink, "nvlinks")) == {18}
+    assert pcie["devices"][0]["pcie"] == {"generation": 5, "width": 16, "max_generation": 5, "max_width": 16}
+    assert pcie["topology"]["paths"][0] == [None, "PXB", "NODE", "NODE", "SYS", "SYS", "SYS", "SYS"]
+    assert pcie["topology"]["paths"][7][6] == "PXB"
+    assert pcie["topology"]["p2p"][3] == ["ok"] * 3 + [None] + ["ok"] * 4
+    assert host("mig").gather()["topology"] == {
+        "paths": [[None, "NODE"], ["NODE", None]],
+        "p2p": [[None, "not supported"], ["not supported", None]],
+    }
+
+
+def test_who_holds_memory(host: Make) -> None:
+    facts = host("rtx-pro-6000").gather()
+    assert column(facts, "processes")[0] == [{"pid": 4242, "name": "python3", "bytes": 80 * 1024 * MIB, "container": False}]
+    assert column(facts, "processes")[1:] == [[]] * 7
+
+
+def test_memory_that_the_driver_does_not_tell_is_null_with_a_reason(host: Make) -> None:
+    (device,) = host("gb10").gather()["devices"]
+    assert (device["memory"], device["memory_reason"], device["unified"]) == (None, "the driver says: Not Supported", True)
+    assert device["processes"] == [{"pid": 4242, "name": "Xorg", "bytes": None, "container": False}]
+
+
+def test_the_layout_of_mig(host: Make) -> None:
+    divided, whole = column(host("mig").gather(), "mig")
+    assert [(part["name"].split()[-1], part["memory"], part["gpu_instance"]) for part in divided["devices"]] == [
+        ("3g.40gb", 40448 * MIB, 1),
+        ("1g.10gb", 9984 * MIB, 9),
+    ]
+    assert whole == {"enabled": False, "devices": []}
+    assert column(host("l40s").gather(), "mig") == [None]
+
+
+def test_memory_of_a_divided_gpu_that_nobody_may_ask_is_not_unified(host: Make) -> None:
+    divided = host("mig")
+    divided.data["devices"][0]["memory"] = {"error": gpufindings.NOT_SUPPORTED}
+    facts = divided.gather()
+    assert column(facts, "unified") == [False, False]
+    assert facts["devices"][0]["memory"] is None and facts["findings"] == []
+
+
+def test_one_gpu_in_error_leaves_the_others_readable(host: Make) -> None:
+    facts = host("fault").gather()
+    pending, lost = facts["findings"]
+    assert (pending["subject"], pending["found"]) == ("GPU 1", "remapping pending")
+    assert (lost["subject"], lost["found"], lost["evidence"]) == ("GPU 2", "GPU is lost", "NVIDIA L40S (0000:41:00.0)")
+    assert [bool(device["memory"]) for device in facts["devices"]] == [True, True, False, True]
+    assert facts["topology"]["paths"][0] == [None, "SYS", None, "SYS"]
+
+
+def test_a_gpu_that_no_longer_answers_a_question_is_in_error(host: Make) -> None:
+    one = host("l40s")
+    one.data["devices"][0]["memory"] = {"error": gpufindings.RESET_REQUIRED}
+    facts = one.gather()
+    assert only(facts)["found"] == "GPU requires restart"
+    assert facts["devices"][0]["unified"] is False
+
+
+def test_broken_memory_that_cannot_be_remapped(host: Make) -> None:
+    one = host("l40s")
+    one.data["devices"][0]["remapping"] = [0, 1]
+    assert only(one.gather())["fix"] == "Replace this GPU."
+
+
+def test_a_gpu_that_the_driver_holds_and_does_not_count(host: Make) -> None:
+    eight = host("h200")
+    lost = eight.data["devices"].pop()
+    facts = eight.gather()
+    assert (only(facts)["id"], only(facts)["subject"]) == ("gpu.fault", "GPU " + lost["bus_id"][-12:].lower())
+    eight.container("lxc")
+    assert eight.gather()["findings"] == [], "a container may have been given fewer"
+
+
+@pytest.mark.parametrize(
+    ("used", "verdicts"),
+    [(["all"], [WARNING, ERROR]), (["2"], [WARNING, ERROR]), (["0", "3"], [WARNING, WARNING]), (None, [WARNING, WARNING])],
+)
+def test_errors_of_gpus_that_are_not_used_forbid_nothing(host: Make, used: t.Any, verdicts: list[str]) -> None:
+    facts = host("fault").gather()
+    found = gpufindings.concerning([from_dict(one) for one in facts["findings"]], facts, used)
+    assert [one.verdict for one in found] == verdicts
+
+
+def test_a_part_of_a_divided_gpu_is_a_use_of_it(host: Make) -> None:
+    divided = host("mig")
+    divided.data["devices"][0]["remapping"] = [0, 1]
+    facts = divided.gather()
+    found = [from_dict(one) for one in facts["findings"]]
+    assert [one.verdict for one in gpufindings.concerning(found, facts, ["MIG-00000002"])] == [ERROR]
+    assert [one.verdict for one in gpufindings.concerning(found, facts, ["1"])] == [WARNING]
+
+
+# What keeps a host from its GPUs
+
+
+def test_a_module_that_is_not_loaded(host: Make) -> None:
+    one = host("l40s")
+    for path in ("proc/driver", "dev"):
+        one.remove(path)
+    one.pci("0000:01:00.0", "nouveau")
+    one.write("sys/module/nouveau/refcnt", "1")
+    facts = one.gather()
+    found = only(facts)
+    assert (facts["source"], facts["driver"], facts["answers"]) == ("pci", None, {})
+    assert (found["id"], found["found"], found["cause"]) == (
+        "gpu.no-driver",
+        "1 on PCI, held by nouveau",
+        "The GPUs are held by the module nouveau.",
+    )
+    assert "6.8.0-85-generic" in found["fix"]
+    one.container("lxc")
+    assert "on the machine that runs this container" in only(one.gather())["fix"]
+    stack, refused = stacks.resolve(TABLES, {**state(host, "none"), "gpus": facts}, {"name": "sglang"})
+    assert stack is None and "no driver" in refused[0].found
+
+
+@pytest.mark.parametrize("flavour", ["open", "proprietary"])
+def test_a_driver_that_starts_no_gpu(host: Make, flavour: str) -> None:
+    one = host("rtx-pro-6000")
+    one.data["flavour"] = flavour
+    one.data["devices"] = []
+    one.data["cuda_init"] = 100
+    if flavour == "proprietary":
+        one.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 2025\n")
+    found = only(one.gather())
+    assert (found["id"], found["evidence"]) == ("gpu.no-devices", "kernel module 580.95.05, " + flavour)
+    assert ("open kernel modules" in found["fix"]) == (flavour == "proprietary")
+
+
+def test_nvidia_smi_that_finds_no_gpu(host: Make) -> None:
+    one = without_nvml(host, "l40s", Completed(gpufindings.NOT_FOUND, "No devices were found\n", ""))
+    absent(one)
+    one.data["cuda_init"] = 100
+    assert only(one.gather())["id"] == "gpu.no-devices"
+
+
+def test_libraries_of_another_version_in_a_container(host: Make) -> None:
+    one = host("mismatch")
+    one.container("lxc")
+    found = only(one.gather())
+    assert found["found"] == "module 570.124.06, libnvidia-ml 575.57.08"
+    assert "570.124.06" in found["fix"] and "--no-kernel-module" in found["fix"]
+
+
+def test_a_mismatch_that_only_nvidia_smi_tells(host: Make) -> None:
+    one = host("l40s")
+    one.remove("../lib/libnvidia-ml.so.1")
+    words = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 575.57"
+    one.answers["nvidia-smi"] = Completed(gpufindings.VERSION_MISMATCH, words, "")
+    found = only(one.gather())
+    assert found["id"] == "gpu.library-mismatch" and words in found["evidence"]
+
+
+def test_a_newer_libcuda_that_works_is_no_mismatch(host: Make) -> None:
+    """Forward compatibility."""
+    one = host("l40s")
+    (one.libraries / "libcuda.so.550.54.14").rename(one.libraries / "libcuda.so.580.95.05")
+    (one.libraries / "libcuda.so.1").unlink()
+    (one.libraries / "libcuda.so.1").symlink_to("libcuda.so.580.95.05")
+    facts = one.gather()
+    assert facts["libraries"] == {"libnvidia-ml.so.1": "550.54.14", "libcuda.so.1": "580.95.05"}
+    assert facts["findings"] == []
+
+
+def test_a_kernel_module_without_its_libraries(host: Make) -> None:
+    one = host("l40s")
+    for path in one.libraries.iterdir():
+        path.unlink()
+    found = only(one.gather())
+    assert (found["id"], found["expected"]) == ("gpu.library-absent", "libcuda.so.1 of driver 550.54.14")
+    assert "libcuda.so.1" in found["found"] and "ldconfig" in found["fix"]
+
+
+def test_a_container_without_device_nodes(host: Make) -> None:
+    one = host("l40s")
+    one.remove("dev")
+    one.data["init"] = 9
+    one.container("lxc")
+    assert only(one.gather())["id"] == "gpu.not-passed"
+
+
+def test_uvm_that_came_too_late(host: Make) -> None:
+    one = host("l40s")
+    one.remove("dev/nvidia-uvm")
+    one.data["cuda_init"] = 999
+    found = only(one.gather())
+    assert (found["id"], found["found"], found["evidence"]) == ("gpu.uvm", "no /dev/nvidia-uvm", "cuInit: CUDA_ERROR")
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"), [("nvidia-uvm", "gpu.uvm"), ("nvidia0", "gpu.device-node"), ("nvidiactl", "gpu.device-node")]
+)
+def test_a_node_that_cannot_be_opened(host: Make, node: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = host("l40s")
+    one.remove("dev/" + node)
+    # A socket's file cannot be opened, whoever tries: ENXIO, as a node with a stale number.
+    monkeypatch.chdir(one.files / "dev")
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(node)
+    (one.files / "dev" / node).chmod(0o666)
+    found = only(one.gather())
+    assert (found["id"], found["found"]) == (expected, "/dev/%s: ENXIO" % node)
+
+
+def test_nodes_that_the_services_user_may_not_open(host: Make) -> None:
+    one = host("l40s")
+    (one.files / "dev/nvidia0").chmod(0o660)
+    found = only(one.gather())
+    assert (found["id"], found["verdict"], found["found"]) == ("gpu.device-mode", WARNING, "/dev/nvidia0 0660")
+
+
+@pytest.mark.parametrize(
+    ("code", "word"), [(100, "CUDA_VISIBLE_DEVICES"), (802, "fabricmanager"), (803, "libcuda"), (999, "nvidia-modprobe"), (46, "Xid")]
+)
+def test_cuda_that_does_not_start_although_nvml_answers(host: Make, code: int, word: str) -> None:
+    one = host("h200")
+    one.data["cuda_init"] = code
+    facts = one.gather()
+    assert facts["source"] == "nvml"
+    assert (only(facts)["id"], only(facts)["found"]) == ("gpu.cuda-init", "cuInit: CUDA_ERROR (%d)" % code)
+    assert word in only(facts)["fix"]
+
+
+def test_nvml_lost_in_a_container_after_a_reload(host: Make) -> None:
+    one = host("l40s")
+    one.container("docker")
+    one.data.update(init=999, cuda_init=999)
+    one.answers["nvidia-smi"] = Completed(255, "Failed to initialize NVML: Unknown Error\n", "")
+    facts = one.gather()
+    assert (facts["source"], only(facts)["id"], only(facts)["verdict"]) == ("pci", "gpu.nvml", ERROR)
+    assert "reload" in only(facts)["cause"] and "/dev/char" in only(facts)["fix"]
+
+
+def test_a_driver_that_hangs_is_left_alone_and_what_it_said_is_kept(host: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "_PROBE_TIMEOUT", 3.0)
+    one = host("l40s")
+    one.data["hang"] = 1
+    facts = one.gather()
+    assert (only(facts)["id"], only(facts)["found"]) == ("gpu.silent", "no answer within 3 s")
+    assert only(facts)["evidence"] == "NVML: answered; CUDA: initialising did not end"
+    assert (facts["source"], facts["cuda"], column(facts, "compute_capability")) == ("nvml", "12.4", ["8.9"])
+    assert "nvidia-smi" not in [argv[0] for argv in one.started]
+
+
+def test_a_driver_that_kills_who_asks(host: Make) -> None:
+    one = host("l40s")
+    one.data["crash"] = 1
+    facts = one.gather()
+    assert (facts["source"], column(facts, "name")) == ("pci", ["NVIDIA L40S"])
+    assert only(facts)["id"] == "gpu.silent" and "status -6" in only(facts)["found"]
+
+
+def test_a_gpu_kept_for_a_virtual_machine_is_none(host: Make) -> None:
+    one = host("none")
+    one.pci("0000:01:00.0", "vfio-pci")
+    facts = one.gather()
+    assert (facts["source"], facts["pci"]) == ("none", [{"bus_id": "0000:01:00.0", "driver": "vfio-pci"}])
+
+
+# What is around the GPUs
+
+
+def test_containers(host: Make) -> None:
+    one = host("l40s")
+    assert one.gather()["container"] is None
+    one.container("lxc")
+    one.write("proc/self/uid_map", "         0     100000      65536\n")
+    assert one.gather()["container"] == {"kind": "lxc", "unprivileged": True, "nesting": False}
+    one.write("dev/.lxc/proc/version")
+    one.write("proc/self/uid_map", "         0          0 4294967295\n")
+    assert one.gather()["container"] == {"kind": "lxc", "unprivileged": False, "nesting": True}
+    one.container("docker")
+    assert one.gather()["container"] == {"kind": "docker", "unprivileged": False, "nesting": None}
+
+
+def test_neighbours_that_a_reload_can_hurt(host: Make) -> None:
+    one = host("rtx-pro-6000")
+    one.write("proc/4242/cgroup", "0::/system.slice/docker-0123456789abcdef.scope\n")
+    facts = one.gather()
+    assert (only(facts)["id"], only(facts)["found"]) == ("gpu.neighbours", "python3 (4242)")
+    assert facts["devices"][0]["processes"][0]["container"] is True
+
+
+@pytest.mark.parametrize(("release", "newer"), [("12.4", False), ("12.8", True), ("13.0", True)])
+def test_a_toolkit_newer_than_the_driver(host: Make, release: str, newer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    one = host("l40s")
+    home = "usr/local/cuda-" + release
+    one.write(home + "/bin/nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release %s, V%s.93'\n" % (release, release), 0o755)
+    one.write(home + "/include/cuda.h")
+    (one.files / "usr/local/cuda").symlink_to("cuda-" + release)
+    facts = one.gather()
+    assert facts["toolkits"] == [{"path": "/" + home, "names": ["/usr/local/cuda", "/" + home], "version": release}]
+    assert ids(facts) == ([("gpu.toolkit-newer", WARNING)] if newer else [])
+
+
+def test_compilers_and_what_is_no_toolkit(host: Make) -> None:
+    bare = host("none")
+    bare.write("usr/bin/gcc", "#!/bin/sh\necho 12.2.0\n", 0o755)
+    bare.write("usr/bin/g++", "not executable")
+    bare.write("usr/local/bin/nvcc", "#!/bin/sh\nexit 1\n", 0o755)
+    facts = bare.gather()
+    assert facts["compilers"] == [{"name": "gcc", "path": "/usr/bin/gcc", "version": "12.2.0"}]
+    assert facts["toolkits"] == [], "a compiler without headers compiles nothing"
+
+
+# Without NVML
+
+
+class Smi:
+    """An nvidia-smi that answers from a table, and remembers how it was asked."""
+
+    def __init__(self, gpus_: str, apps: str = "", listing: str = "", rc: int = 0) -> None:
+        self.texts = {"--query-gpu": gpus_, "--query-compute-apps": apps, "-L": listing}
+        self.rc = rc
+
+    def __call__(self, argv: t.Sequence[str]) -> Completed:
+        return Completed(self.rc, self.texts[argv[1].partition("=")[0]], "")
+
+
+def without_nvml(host: Make, name: str, smi: t.Union[Smi, Completed] = GONE) -> GpuHost:
+    one = host(name)
+    one.remove("../lib/libnvidia-ml.so.1")
+    one.answers["nvidia-smi"] = smi
+    return one
+
+
+def test_nvidia_smi_instead(host: Make) -> None:
+    row = "%d, GPU-%d, NVIDIA H200, 9.0, 143771, 570.124.06, 00000000:%02X:00.0, Disabled\n"
+    smi = Smi("".join(row % (index, index, 1 + 32 * index) for index in range(8)), "GPU-3, 77, 2048, /usr/bin/a, b\nGPU-3, 78, [N/A], c\n")
+    facts = without_nvml(host, "h200", smi).gather()
+    assert (facts["source"], facts["driver"], facts["cuda"], facts["topology"]) == ("nvidia-smi", "570.124.06", "12.8", None)
+    assert column(facts, "memory") == [143771 * MIB] * 8 and column(facts, "compute_capability") == ["9.0"] * 8
+    assert facts["devices"][7]["bus_id"] == "0000:e1:00.0"
+    assert facts["devices"][3]["processes"] == [
+        {"pid": 77, "name": "/usr/bin/a, b", "bytes": 2048 * MIB, "container": False},
+        {"pid": 78, "name": "c", "bytes": None, "container": False},
+    ]
+    assert facts["findings"] == []
+
+
+def test_nvidia_smi_is_asked_in_no_language(host: Make) -> None:
+    one = without_nvml(host, "l40s", Smi(""))
+    asked = []
+
+    def run(argv: t.Sequence[str], **options: t.Any) -> Completed:
+        asked.append((argv[0], (options.get("env") or {}).get("LC_ALL")))
+        return one.run(argv, **options)
+
+    gpus.gather(str(one.root), run, one.files)
+    assert ("nvidia-smi", "C") in asked and ("nvidia-smi", None) not in asked
+
+
+@pytest.mark.parametrize("word", ["[N/A]", "N/A", "[Not Supported]"])
+def test_nvidia_smi_that_knows_no_memory(host: Make, word: str) -> None:
+    row = "0, GPU-1, NVIDIA GB10, 12.1, %s, 580.95.05, 00000000:01:00.0, [N/A]\n" % word
+    facts = without_nvml(host, "gb10", Smi(row)).gather()
+    (device,) = facts["devices"]
+    assert (device["memory"], device["memory_reason"], device["unified"]) == (None, "the driver says: " + word, True)
+    assert device["error"] is None and ("gpu.fault", ERROR) not in ids(
+        {**facts, "findings": [one for one in facts["findings"] if one["subject"] == "GPU 0"]}
+    )
+
+
+def test_nvidia_smi_that_sees_a_fault(host: Make) -> None:
+    row = "0, GPU-1, NVIDIA L40S, [GPU requires reset], [GPU requires reset], 550.54.14, 00000000:01:00.0, [GPU requires reset]\n"
+    facts = without_nvml(host, "l40s", Smi(row)).gather()
+    assert (only(facts)["id"], only(facts)["found"]) == ("gpu.fault", "GPU requires reset")
+    assert column(facts, "compute_capability") == [None]
+
+
+def test_nvidia_smi_lists_the_parts_of_a_divided_gpu(host: Make) -> None:
+    rows = "0, GPU-1, NVIDIA H100, 9.0, 81559, 570.124.06, 00000000:01:00.0, Enabled\n"
+    rows += "1, GPU-2, NVIDIA H100, 9.0, 81559, 570.124.06, 00000000:21:00.0, Disabled\n"
+    listing = "GPU 0: NVIDIA H100 (UUID: GPU-1)\n  MIG 3g.40gb     Device  0: (UUID: MIG-1)\n  MIG 1g.10gb     Device  1: (UUID: MIG-2)\n"
+    facts = without_nvml(host, "mig", Smi(rows, "", listing + "GPU 1: NVIDIA H100 (UUID: GPU-2)\n")).gather()
+    assert [(part["uuid"], part["name"]) for part in facts["devices"][0]["mig"]["devices"]] == [
+        ("MIG-1", "MIG 3g.40gb"),
+        ("MIG-2", "MIG 1g.10gb"),
+    ]
+    assert facts["devices"][1]["mig"] == {"enabled": False, "devices": []}
+
+
+def test_neither_library_nor_tool(host: Make) -> None:
+    facts = without_nvml(host, "l40s").gather()
+    assert (facts["source"], column(facts, "name"), facts["driver"]) == ("pci", ["NVIDIA L40S"], "550.54.14")
+    assert (only(facts)["id"], only(facts)["verdict"]) == ("gpu.nvml", ERROR)
+    assert "libnvidia-ml.so.1" in only(facts)["cause"]
+
+
+def test_before_the_host_program_is_there_missing_tools_forbid_nothing(host: Make) -> None:
+    one = host("l40s")
+    absent(one)
+    found = only(one.gather())
+    assert (found["id"], found["verdict"]) == ("gpu.nvml", COULD_NOT_CHECK)
+    assert "no nvidia-ml-py here" in found["found"]
+
+
+def absent(one: GpuHost) -> None:
+    """A host program whose nvidia-ml-py cannot be imported."""
+    program = one.root / "bin" / "specdec"
+    program.parent.mkdir(parents=True)
+    with zipfile.ZipFile(program, "w") as archive:
+        archive.writestr("pynvml.py", "raise ImportError('no nvidia-ml-py here')")
+
+
+@pytest.mark.parametrize("text", ["", "5\n[1]\nnull\n", "words of the driver\n", '{"nvml": \n'])
+def test_answers_that_are_none(text: str) -> None:
+    answers = gpus.parse_probe(Completed(0, text, ""))
+    assert (answers["nvml"]["code"], answers["cuda"]["code"], answers["silent"]) == (None, None, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", None),
+        ("NVRM version: garbage\n", None),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.256.02  Thu May  2\n", ("470.256.02", "proprietary")),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95.05  Release Build\nGCC version: 13.2.0\n",
+            ("580.95.05", "open"),
+        ),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  610.05  Mon\n", ("610.05", "proprietary")),
+    ],
+)
+def test_the_words_of_the_kernel_module(text: str, expected: t.Optional[tuple[str, str]]) -> None:
+    assert gpus.parse_module(text) == (dict(zip(("version", "flavour"), expected)) if expected else None)
+
+
+def test_it_works_from_a_zip_as_modules_and_the_host_program_do(host: Make, tmp_path: Path) -> None:
+    package = "ansible_collections.specdec.serving.plugins.module_utils"
+    archive = tmp_path / "program.zip"
+    with zipfile.ZipFile(archive, "w") as target:
+        for depth in range(1, package.count(".") + 2):
+            target.writestr("/".join([*package.split(".")[:depth], "__init__.py"]), "")
+        for name in ("gpus", "gpuprobe", "gpufindings", "findings", "layout", "runners"):
+            target.write(Path(gpus.__file__).with_name(name + ".py"), "%s/%s.py" % (package.replace(".", "/"), name))
+    one = host("l40s")
+    program = "import sys; sys.path.insert(0, %r); from %s import gpuprobe, gpus; import inspect; print(inspect.getsource(gpuprobe))"
+    said = one.run([sys.executable, "-I", "-c", program % (str(archive), package)])
+    assert said.rc == 0, said.stderr
+    assert said.stdout.strip() == Path(gpus.__file__).with_name("gpuprobe.py").read_text().strip()
