@@ -116,10 +116,13 @@ def _read(facts: dict[str, t.Any], layout: Layout, host: Host) -> None:
         facts["source"] = "nvidia-smi" if facts["devices"] else "pci"
     if facts["source"] == "pci":
         facts["devices"] = [_device(uuid=one["uuid"], name=one["name"], bus_id=bus_id) for bus_id, one in sorted(information.items())]
-    unplaced = [one for one in sorted(information) if one not in {device["bus_id"] for device in facts["devices"]}]
+    known = {device["bus_id"] for device in facts["devices"]}
+    unplaced = (
+        [] if facts["container"] else [one["bus_id"] for one in facts["pci"] if one["driver"] == "nvidia" and one["bus_id"] not in known]
+    )
     for device in facts["devices"]:
         if device["bus_id"] is None and unplaced:
-            # One that answers nothing at all; both orders are that of the PCI bus.
+            # One that answers nothing at all; both orders are that of the PCI bus. A container may have been given fewer.
             device["bus_id"] = unplaced.pop(0)
         for key, value in information.get(device["bus_id"], {}).items():
             device[key] = device.get(key) or value

@@ -189,6 +189,7 @@ def test_one_gpu_in_error_leaves_the_others_readable(host: Make) -> None:
     assert (pending["subject"], pending["found"]) == ("GPU 1", "remapping pending")
     assert (lost["subject"], lost["found"], lost["evidence"]) == ("GPU 2", "GPU is lost", "NVIDIA L40S (0000:41:00.0)")
     assert [bool(device["memory"]) for device in facts["devices"]] == [True, True, False, True]
+    assert column(facts, "bus_id") == ["0000:%s:00.0" % bus for bus in ("01", "21", "41", "61")]
     assert facts["topology"]["paths"][0] == [None, "SYS", None, "SYS"]
 
 
