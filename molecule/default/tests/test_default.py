@@ -55,16 +55,31 @@ def test_the_overlay_is_in_the_environment_under_its_digest(host: t.Any) -> None
             assert file.mode == int(entry["mode"], 8)
 
 
+#: Reads the key from its file on the host and prints where else it is, so that this very test does not put it anywhere.
+LEAKS = r"""
+import glob, os, subprocess, sys
+key = open(sys.argv[1], "rb").read()
+places = ["/etc/systemd/system", "/etc/sysusers.d", "/run/specdec", "/opt/specdec/instances", "/opt/specdec/state", "/opt/specdec/bin"]
+files = [os.path.join(top, name) for place in places for top, _dirs, names in os.walk(place) for name in names]
+files += glob.glob("/opt/specdec/environments/*/*.json") + glob.glob("/proc/[0-9]*/cmdline") + glob.glob("/proc/[0-9]*/environ")
+for path in files:
+    try:
+        if path != sys.argv[1] and key in open(path, "rb").read():
+            print(path)
+    except OSError:
+        pass
+for command in (["journalctl", "--no-pager"], ["systemctl", "show", "specdec-main"], ["systemctl", "cat", "specdec-main"]):
+    if key in subprocess.run(command, capture_output=True).stdout:
+        print(*command)
+"""
+
+
 def test_the_key_is_in_one_file_that_root_alone_reads_and_nowhere_else(host: t.Any) -> None:
-    key = Path(os.environ["SPECDEC_DEMO_STATE"], "api_key").read_text()
     version = release(host)["secrets"]["api_key"]["version"]
     stored = host.file("%s/instances/main/secrets/%s" % (ROOT, version))
-    assert (stored.user, stored.mode, stored.content_string) == ("root", 0o600, key)
-    places = "/etc/systemd/system /etc/sysusers.d %s/instances/main/releases %s/environments/*/environment.json" % (ROOT, ROOT)
-    assert host.run("grep -rqF -e %s " + places, key).rc == 1
-    assert host.run("journalctl --no-pager | grep -qF -e %s", key).rc == 1
-    assert host.run("grep -qF -e %s /proc/[0-9]*/cmdline", key).rc != 0
-    assert host.run("systemctl show specdec-main | grep -qF -e %s", key).rc == 1
+    assert (stored.user, stored.mode) == ("root", 0o600)
+    assert stored.content_string == Path(os.environ["SPECDEC_DEMO_STATE"], "api_key").read_text()
+    assert host.check_output("/usr/bin/python3 -c %s %s", LEAKS, stored.path) == ""
 
 
 def test_the_history_says_who_switched_to_what_and_what_it_brought(host: t.Any) -> None:
