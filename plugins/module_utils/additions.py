@@ -33,11 +33,8 @@ def additions(files: t.Mapping[str, bytes], base: Base) -> dict[str, list[str]]:
     return {"algorithms": sorted(algorithms), "arguments": sorted(arguments)}
 
 
-def described(bundle: Bundle, base: Base) -> Bundle:
-    """The bundle with what it adds noted in its manifest; its digest stays, for a note decides nothing.
-
-    Raises FindingError (``overlay.base``) where the base is not the one that the bundle was made over.
-    """
+def same_base(bundle: Bundle, base: Base) -> None:
+    """Raise FindingError (``overlay.base``) where the base is not the one that the bundle was made over."""
     other = []
     for entry in bundle.manifest["files"]:
         data = base(entry["path"])
@@ -48,6 +45,14 @@ def described(bundle: Bundle, base: Base) -> Bundle:
         message = "the package that could be fetched is another build than the one on the reference"
         fix = "name the directory of the reference's wheel in specdec_wheel_directories"
         raise FindingError(Finding("overlay.base", ERROR, subject, message, evidence=records.listing(other), fix=fix))
+
+
+def described(bundle: Bundle, base: Base) -> Bundle:
+    """The bundle with what it adds noted in its manifest; its digest stays, for a note decides nothing.
+
+    Raises FindingError (``overlay.base``) where the base is not the one that the bundle was made over.
+    """
+    same_base(bundle, base)
     return Bundle({**bundle.manifest, "adds": additions(bundle.files, base)}, bundle.files)
 
 

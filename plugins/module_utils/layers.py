@@ -21,7 +21,7 @@ def bundle(
     below: t.Sequence[t.Mapping[str, t.Any]] = (),
     binaries: t.Collection[str] = (),
 ) -> Bundle:
-    """The bundle of a directory that holds patched files under their paths below site-packages.
+    """The bundle of a directory that holds patched files under their paths below site-packages, or that is a bundle already.
 
     The base of a file is what the layers before it left there, or what the package has; a file that is the same as that is
     left out. The same directory over the same layers gives the same digest.
@@ -34,6 +34,8 @@ def bundle(
     Raises FindingError (``overlay.layer``) when the directory is none, holds nothing for the package, or holds what no layer may.
     """
     directory = Path(directory)
+    if (directory / bundles.MANIFEST).is_file():
+        return bundles.read_bundle(directory)
     there: dict[str, t.Optional[str]] = {path: row.digest for path, row in package.rows.items()}
     there.update(overlays.expected(below))
     entries, files, refused = [], {}, []

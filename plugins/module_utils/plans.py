@@ -300,6 +300,9 @@ class Planner:
         below = [manifest for manifest in below if manifest["base"]["name"] == locked.name]
         binaries = overlay.get("binaries") or ()
         manifest, place = self.layers(overlay["directory"], base, locked.hashes, python, below, binaries)
+        finding = overlays.version_finding(manifest, locked.version, {})
+        if finding:
+            raise FindingError(finding)
         return Overlay(manifest, place, "directory %s" % overlay["directory"])
 
     def _lock(self, stack: stacks.Stack) -> t.Optional[locks.Lock]:

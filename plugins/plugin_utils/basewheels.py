@@ -17,6 +17,7 @@ import tempfile
 import typing as t
 from pathlib import Path
 
+from ansible_collections.specdec.serving.plugins.module_utils import artifacts, locks
 from ansible_collections.specdec.serving.plugins.module_utils.bundles import Base
 from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, Finding, FindingError
 from ansible_collections.specdec.serving.plugins.module_utils.layout import digest
@@ -45,11 +46,17 @@ def fetch(
     :param base: name and version of the package.
     :param python: minor version (``3.11``); :param machine: ``x86_64``, ``aarch64``.
     :param hashes: sha256 of the wheels that are accepted; any when empty.
+    :param wheel_directories: local directories with wheels; one that is accepted is taken before an index is asked.
 
     Raises FindingError (``overlay.base``) where it cannot be fetched.
     """
     requirement = "%s==%s" % (base["name"], base["version"])
-    kept = cache / ("base-%s-%s" % (base["name"], digest([requirement, python, machine, sorted(hashes)])))
+    local = locks.local_wheel(wheel_directories, base["name"], base["version"], python, machine)
+    sha256 = artifacts.file_digest(local) if local else ""
+    if local and hashes and sha256 not in hashes:
+        local = None
+    accepted = [sha256] if local else sorted(hashes)
+    kept = cache / ("base-%s-%s" % (base["name"], digest([requirement, python, machine, accepted])))
     if kept.is_dir():
         return kept
     cache.mkdir(parents=True, exist_ok=True)
@@ -58,10 +65,10 @@ def fetch(
         argv = [uv or hosttools.find_uv(), "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--link-mode", "copy"]
         argv += ["--python", sys.executable, "--target", str(scratch), "--python-platform", _PLATFORM % machine]
         argv += ["--python-version", python] if python else []
-        argv += ["--require-hashes"] if hashes else []
-        argv += [part for directory in wheel_directories for part in ("--find-links", str(directory))]
-        wanted = " ".join([requirement, *("--hash=sha256:" + one for one in hashes)])
-        done = runner([*argv, "--requirements", "-"], stdin=wanted + "\n", env=hosttools.SETTINGS, timeout=_TIMEOUT)
+        argv += ["--require-hashes"] if accepted else []
+        wanted = "%s @ %s" % (base["name"], local.resolve().as_uri()) if local else requirement
+        stdin = " ".join([wanted, *("--hash=sha256:" + one for one in accepted)]) + "\n"
+        done = runner([*argv, "--requirements", "-"], stdin=stdin, env=hosttools.SETTINGS, timeout=_TIMEOUT)
         if done.rc != 0:
             raise FindingError(_unavailable(requirement, done.stderr))
         try:

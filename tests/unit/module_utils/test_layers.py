@@ -113,3 +113,10 @@ def test_a_named_binary_is_laid(clean: Path, tmp_path: Path) -> None:
     (tmp_path / "patches/engine").mkdir(parents=True)
     (tmp_path / "patches/engine/kernel.so").write_bytes(b"\x7fELF-mine")
     assert layer(tmp_path / "patches", clean, binaries=("engine/kernel.so",)).manifest["binaries"] == ["engine/kernel.so"]
+
+
+def test_a_directory_that_is_a_bundle_is_taken_as_it_is(clean: Path, below: bundles.Bundle, tmp_path: Path) -> None:
+    bundles.write_bundle(tmp_path / "proposal", below)
+    assert layer(tmp_path / "proposal", clean) == below
+    (tmp_path / "proposal/files/engine/spec_info.py").write_bytes(b"by hand\n")
+    assert overlaid.refused(layer, tmp_path / "proposal", clean).id == "overlay.digest"

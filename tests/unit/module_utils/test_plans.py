@@ -82,7 +82,8 @@ class Layers:
         if directory == "/nowhere":
             raise FindingError(Finding("overlay.layer", "error", directory, "is no directory", fix="make it"))
         files = [{"path": "sglang/spec.py", "base": "c" * 64, "result": "d" * 64}]
-        return {"digest": "layer" + directory[-1], "base": rest[0], "files": files}, Path(__file__).parent / "proving.py"
+        base = {**rest[0], "version": "0.5.12"} if directory == "/bundle" else rest[0]
+        return {"digest": "layer" + directory[-1], "base": base, "files": files}, Path(__file__).parent / "proving.py"
 
 
 def lock_for(inputs: t.Mapping[str, t.Any]) -> str:
@@ -194,6 +195,7 @@ def test_an_overlay_for_another_engine_version_is_refused_before_anything_is_bui
     (finding,) = errors(made)
     assert (finding["id"], finding["found"], finding["expected"]) == ("overlay.base-version", "sglang 0.5.23", "sglang 0.5.12")
     assert made["environments"] == []
+    assert [one["id"] for one in errors(plan(overlays=[{"directory": "/bundle"}]))] == ["overlay.base-version"]
 
 
 def test_a_host_where_it_all_serves_has_no_stage() -> None:

@@ -23,7 +23,7 @@ BASE = {"name": "engine", "version": "0.5.23+cpu"}
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a wheel of another Python and platform than this controller's, and no index beside it."""
-    for name, value in {"UV_NO_INDEX": "1", "UV_OFFLINE": "1", "UV_CACHE_DIR": str(tmp_path / "uv")}.items():
+    for name, value in {"UV_OFFLINE": "1", "UV_CACHE_DIR": str(tmp_path / "uv")}.items():
         monkeypatch.setenv(name, value)
     directory = tmp_path / "wheels"
     directory.mkdir()
@@ -47,9 +47,9 @@ def test_a_package_is_fetched_once_for_the_hosts_python_and_machine(tmp_path: Pa
     read = basewheels.reader(directory)
     assert read("engine/spec_info.py") == b"S = 1\n"
     assert read("engine/none.py") is read("engine") is None
-    for wheel in index.iterdir():
-        wheel.unlink()
+    modified = directory.stat().st_ctime_ns
     assert fetch(cache, index) == directory
+    assert directory.stat().st_ctime_ns == modified
     assert os.listdir(cache) == [directory.name]
 
 
@@ -67,6 +67,15 @@ def test_a_package_with_the_locked_hash_is_taken(tmp_path: Path, index: Path) ->
     (wheel,) = index.iterdir()
     sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
     assert (fetch(tmp_path / "cache", index, hashes=(sha256,)) / "engine/spec_info.py").is_file()
+
+
+def test_a_wheel_that_was_built_anew_is_another_package(tmp_path: Path, index: Path) -> None:
+    first = fetch(tmp_path / "cache", index)
+    (wheel,) = index.iterdir()
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr("engine/more.py", "")
+    second = fetch(tmp_path / "cache", index)
+    assert [(directory / "engine/more.py").exists() for directory in (first, second)] == [False, True]
 
 
 def test_credentials_in_uvs_words_are_masked(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ BASE = {"name": "engine", "version": "1.0"}
 
 
 def test_a_directory_becomes_a_bundle_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"UV_NO_INDEX": "1", "UV_OFFLINE": "1", "UV_CACHE_DIR": str(tmp_path / "uv")}.items():
+    for name, value in {"UV_OFFLINE": "1", "UV_CACHE_DIR": str(tmp_path / "uv")}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(hosttools, "find_uv", uv.find_uv_bin)
     wheel = tmp_path / "engine-1.0-py3-none-any.whl"
