@@ -52,14 +52,15 @@ class Run:
 
 
 class Fleet:
-    """ct129, ct200 and ct201 of a set of their own."""
+    """ct129, ct200 and ct201 of a set of their own, told apart as demo/hosts/hosts does."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, prefix: str = "specdec-flow", subnet: str = SUBNET) -> None:
         self.state = state
+        self.subnet = subnet
         self.environment = {
             **os.environ,
-            "SPECDEC_DEMO_PREFIX": "specdec-flow",
-            "SPECDEC_DEMO_SUBNET": SUBNET,
+            "SPECDEC_DEMO_PREFIX": prefix,
+            "SPECDEC_DEMO_SUBNET": subnet,
             "SPECDEC_DEMO_STATE": str(state),
             "ANSIBLE_INVENTORY": str(INVENTORY),
             "ANSIBLE_NOCOLOR": "1",
@@ -89,10 +90,14 @@ class Fleet:
         return done.stdout
 
     def up(self) -> None:
-        """Hosts, wheels, key, and ct129 as an engineer left it."""
-        self.must("demo/hosts/hosts", "up", "ct129", "ct200", "ct201")
-        self.must("demo/prepare")
+        """All hosts, and ct129 as an engineer left it."""
+        self.start("ct129", "ct200", "ct201")
         self.must("ansible-playbook", "demo/reference/provision.yml", timeout=1800)
+
+    def start(self, *hosts: str) -> None:
+        """Hosts, wheels and key."""
+        self.must("demo/hosts/hosts", "up", *hosts)
+        self.must("demo/prepare")
 
     def down(self) -> None:
         """Nothing of it stays."""
@@ -157,7 +162,7 @@ class Fleet:
 
     def ask(self, host: str, path: str, body: t.Optional[bytes] = None, key: str = "") -> bytes:
         """One HTTP call to the server of a host."""
-        url = "http://%s.%s:30000%s" % (SUBNET, host[2:], path)
+        url = "http://%s.%s:30000%s" % (self.subnet, host[2:], path)
         headers = {"Content-Type": "application/json", **({"Authorization": "Bearer " + key} if key else {})}
         with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=60) as answer:
             return answer.read()

@@ -1,0 +1,243 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Measure the budgets on a local host of its own, each against its yardstick in the same run, and print the ratios.
+
+    tests/bench
+
+  no-op deploy    a deploy that finds everything done, against a playbook of one empty task over the same host; and its remote
+                  calls, counted at the connection
+  environment     a build from a warm cache, against bare ``uv venv`` and ``uv pip sync`` of the same lock
+  proof           lock, RECORD and parity, against ``sha256sum`` over the same files
+  switch          a rollback from its start to its result, without the engine's own stop and start and without the gate
+
+A time that misses its goal is shown, never a failure: machines differ. Not being able to measure is one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import sys
+import time
+import typing as t
+
+from flow import CHECKOUT, ROOT, Fleet, variables
+
+HOST = "ct200"
+#: Without an overlay and a draft: neither has a part in what is measured, and no reference is needed.
+PLAIN = {"overlays": [], "speculative": None, "draft": None, "extra_args": {"speculative-ddtree-budget": None}}
+EMPTY = "- hosts: all\n  gather_facts: false\n  become: true\n  tasks:\n    - ansible.builtin.ping:\n"
+REPEATS = 5
+
+#: Run on the host with the host program's modules: prints the seconds of each measurement as JSON. Files are read once before.
+PROOF = """
+import json, subprocess, sys, time
+sys.path.insert(0, ROOT + "/bin/specdec")
+from ansible_collections.specdec.serving.plugins.module_utils import checks, releases
+from ansible_collections.specdec.serving.plugins.module_utils.layout import Layout
+release = releases.current(Layout(ROOT), "main")
+wanted = releases.load(Layout(ROOT), "main", release).facts["engine"]
+def ours():
+    subject = checks.load({"root": ROOT, "instance": "main", "release": release, "wanted": wanted})
+    found = checks.lock_findings(subject) + checks.record_findings(subject) + checks.parity_findings(subject)
+    return subject, [one for one in found if one.verdict == "error"]
+subject, wrong = ours()
+paths = [str(subject.site_packages / path) for one in subject.distributions for path in one.rows]
+listed = "\\0".join(paths).encode()
+def theirs():
+    subprocess.run(["xargs", "-0", "sha256sum"], input=listed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def seconds(work):
+    begun = time.monotonic()
+    work()
+    return time.monotonic() - begun
+rounds = [(seconds(ours), seconds(theirs)) for _ in range(3)]
+print(json.dumps({"wrong": [one.text() for one in wrong], "files": len(paths), "rounds": rounds}))
+"""
+
+#: The same for an environment: a second root that shares cache and tools with the first. Bare uv comes before and after.
+BUILD = """
+import json, os, shutil, subprocess, sys, time
+from pathlib import Path
+sys.path.insert(0, ROOT + "/bin/specdec")
+from ansible_collections.specdec.serving.plugins.module_utils.layout import Layout
+layout, other = Layout(ROOT), Layout(ROOT + "-bench")
+release = json.loads((layout.instance("main") / "current" / "release.json").read_text())
+directory = layout.environment(release["environment"])
+content = json.loads((directory / "environment.json").read_text())
+lock = directory / "lock.txt"
+shutil.rmtree(other.root, ignore_errors=True)
+other.root.mkdir()
+for name in ("bin", "cache"):
+    (other.root / name).symlink_to(layout.root / name)
+links = [word for one in content["wheels"] for word in ("--find-links", str(layout.wheels / one["sha256"]))]
+def bare(name, *more):
+    venv = other.root / name
+    environment = {**os.environ, "UV_CACHE_DIR": str(layout.uv_cache), "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never"}
+    begun = time.monotonic()
+    for words in (["venv", "--no-project", "--python", content["python"]["path"], str(venv)],
+                  ["pip", "sync", "--require-hashes", "--python", str(venv / "bin" / "python"), *links, *more, str(lock)]):
+        subprocess.run([str(layout.uv), "--quiet", *words], env=environment, check=True)
+    seconds = time.monotonic() - begun
+    shutil.rmtree(venv)
+    return seconds
+def ours():
+    job = other.root / "job"
+    job.mkdir()
+    spec = {"schema": 1, "kind": "build", "root": str(other.root), "who": "bench", "why": "", "environment": content,
+            "lock": lock.read_text(), "python": content["python"]["path"], "critical": release["dry_run"]["kernels"], "uv_env": {}}
+    (job / "spec.json").write_text(json.dumps(spec))
+    begun = time.monotonic()
+    subprocess.run(["/usr/bin/python3", "-I", "-B", str(layout.specdec), "job", str(job)], check=False)
+    seconds = time.monotonic() - begun
+    result = json.loads((job / "result.json").read_text())
+    shutil.rmtree(other.environments)
+    return seconds, result
+try:
+    sync = bare("sync")
+    compiled = bare("compiled", "--compile-bytecode")
+    built, result = ours()
+    print(json.dumps({"sync": sync, "compiled": compiled, "built": built, "ok": result["ok"], "timings": result.get("timings"),
+                      "findings": [one for one in result["findings"] if one["verdict"] == "error"]}))
+finally:
+    shutil.rmtree(other.root)
+"""
+
+
+class NotMeasured(Exception):
+    """Why a row has no figure."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One line of the table, in seconds or calls; the goal is a ratio where there is a yardstick, else a figure like ours."""
+
+    what: str
+    ours: float
+    theirs: t.Optional[float]
+    goal: float
+    unit: str = "s"
+
+    @property
+    def compared(self) -> float:
+        """What is held against the goal."""
+        return self.ours if self.theirs is None else self.ours / self.theirs
+
+    def text(self) -> str:
+        """The line."""
+        theirs = "" if self.theirs is None else "%.2f %s" % (self.theirs, self.unit)
+        ratio, goal = ("", "%g %s" % (self.goal, self.unit)) if self.theirs is None else ("%.2f" % self.compared, "%g" % self.goal)
+        verdict = "met" if self.compared <= self.goal else "NOT MET"
+        return "%-62s %9s %9s %6s  <= %-8s %s" % (self.what, "%.2f %s" % (self.ours, self.unit), theirs, ratio, goal, verdict)
+
+
+class Bench:
+    """The host and what is done to it."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.empty = fleet.state / "empty.yml"
+        self.empty.write_text(EMPTY)
+
+    def deploy(self, *arguments: str, **change: t.Any) -> None:
+        """Deploy; it has to succeed."""
+        done = self.fleet.deploy(*arguments, limit=HOST, variables=variables(**{**PLAIN, **change}))
+        if done.rc != 0:
+            raise NotMeasured("the deploy failed:\n%s" % done.text[-3000:])
+
+    def on_host(self, script: str) -> dict[str, t.Any]:
+        """Run Python on the host; what its last line says."""
+        program = "ROOT = %r\n%s" % (ROOT, script)
+        done = self.fleet.command("demo/hosts/hosts", "exec", HOST, "--", "/usr/bin/python3", "-I", "-B", "-c", program)
+        try:
+            return json.loads(done.stdout.splitlines()[-1])
+        except (IndexError, ValueError):
+            raise NotMeasured(done.stdout[-3000:]) from None
+
+    def playbook(self, *words: str) -> float:
+        """Seconds of one run that has to succeed."""
+        begun = time.monotonic()
+        done = self.fleet.command("ansible-playbook", "-l", HOST, *words)
+        seconds = time.monotonic() - begun
+        if done.returncode != 0:
+            raise NotMeasured(done.stdout[-3000:])
+        return seconds
+
+    # Rows
+
+    def no_op(self) -> t.Iterator[Row]:
+        """A deploy that has nothing to do."""
+        wanted = variables(**PLAIN)
+        counted = self.fleet.deploy(limit=HOST, variables=wanted)
+        if counted.rc != 0 or counted.recap(HOST)["changed"]:
+            raise NotMeasured("the second deploy is not empty:\n%s" % counted.text[-3000:])
+        rounds = [(self.playbook("deploy.yml", "-e", json.dumps(wanted)), self.playbook(str(self.empty))) for _ in range(REPEATS)]
+        ours, theirs = (statistics.median(side) for side in zip(*rounds, strict=True))
+        yield Row("deploy with nothing to do / one empty task", ours, theirs, 2)
+        yield Row("its remote calls", float(sum(counted.calls.values())), None, 2, "calls")
+
+    def switch(self) -> t.Iterator[Row]:
+        """What a transaction adds to the engine's stop, start and gate."""
+        self.deploy(extra_args={"speculative-ddtree-budget": None, "max-running-requests": 4})
+        begun = time.monotonic()
+        self.fleet.sh(HOST, "%s/bin/specdec rollback main" % ROOT)
+        whole = time.monotonic() - begun
+        last = self.fleet.history(HOST)[-1]
+        if (last["what"], last["verdict"]) != ("rollback", "committed"):
+            raise NotMeasured("the rollback did not end well: %s" % last)
+        own = sum(last["times"][part] for part in ("stop", "start", "ready"))
+        print("a rollback took %.2f s: the engine's stop and start %.2f s, the gate %.2f s" % (whole, own, last["times"]["gate"]))
+        yield Row("a switch, beyond the engine's stop and start and the gate", whole - own - last["times"]["gate"], None, 1)
+
+    def proof(self) -> t.Iterator[Row]:
+        """The proof of the files."""
+        said = self.on_host(PROOF)
+        if said["wrong"]:
+            raise NotMeasured("\n".join(said["wrong"]))
+        ours, theirs = (statistics.median(side) for side in zip(*said["rounds"], strict=True))
+        yield Row("lock, RECORD and parity of %d files / sha256sum" % said["files"], ours, theirs, 1.5)
+
+    def environment(self) -> t.Iterator[Row]:
+        """The build of an environment."""
+        said = self.on_host(BUILD)
+        if not said["ok"]:
+            raise NotMeasured(json.dumps(said["findings"], indent=1))
+        print("the steps of the build: %s" % ", ".join("%s %.1f s" % item for item in said["timings"].items()))
+        yield Row("environment, warm cache / uv pip sync --compile-bytecode", said["built"], said["compiled"], 1.1)
+        yield Row("the same / uv pip sync, which compiles nothing", said["built"], said["sync"], 1.1)
+
+
+def main() -> int:
+    """Measure everything; 1 when something could not be."""
+    state = CHECKOUT / ".state" / "bench"
+    state.mkdir(parents=True, exist_ok=True)
+    fleet = Fleet(state, "specdec-bench", "10.89.73")
+    rows: list[Row] = []
+    missing: list[str] = []
+    started = time.monotonic()
+    try:
+        fleet.start(HOST)
+        bench = Bench(fleet)
+        bench.deploy()
+        print("%4.0f s: the host is up and serves" % (time.monotonic() - started), flush=True)
+        for measure in (bench.no_op, bench.proof, bench.switch, bench.environment):
+            try:
+                rows += measure()
+            except (NotMeasured, AssertionError, KeyError) as error:
+                missing.append("%s: %s" % (measure.__name__, error))
+            print("%4.0f s: %s" % (time.monotonic() - started, measure.__name__), flush=True)
+    except NotMeasured as error:
+        missing.append("everything: %s" % error)
+    finally:
+        fleet.down()
+    print("\n%-62s %9s %9s %6s  %s" % ("what", "ours", "theirs", "ratio", "goal"))
+    for row in rows:
+        print(row.text())
+    for text in missing:
+        print("\nNOT MEASURED: %s" % text)
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
