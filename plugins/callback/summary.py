@@ -19,6 +19,7 @@ requirements:
 """
 
 import collections
+import time
 import typing as t
 
 from ansible import constants as C
@@ -94,6 +95,8 @@ class CallbackModule(CallbackBase):
                     gate["prompts"],
                     gate["floor"],
                 )
+        elif release.get("recorded"):
+            yield "  recorded    %s" % _recorded(release["recorded"])
         yield "  query       %s" % release["query"]
         yield "  roll back   ansible %s -b -m ansible.builtin.command -a '%s/bin/specdec rollback %s'" % (host, plan["root"], instance)
 
@@ -101,3 +104,12 @@ class CallbackModule(CallbackBase):
         from ansible.utils.color import stringc
 
         return stringc(text, color)
+
+
+def _recorded(entry: t.Mapping[str, t.Any]) -> str:
+    """What the host kept of the switch to the release that serves."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(entry["when"]))
+    parts = ["%s UTC by %s" % (when, entry["who"]), "ready %.1f s after the start" % (entry.get("times") or {}).get("ready", 0.0)]
+    if entry.get("acceptance") is not None:
+        parts.append("acceptance %.2f tokens per verification" % entry["acceptance"])
+    return ", ".join(parts)

@@ -486,6 +486,7 @@ class Planner:
                 "current": state.get("current"),
                 "switch_needed": not serves,
                 "health": state.get("health"),
+                "recorded": _recorded(state.get("history") or (), release.id),
                 "files": {"facts": release.facts, "config": release.config, "unit": release.unit, "launcher": release.launcher},
                 "prove": {
                     **self._job("prove"),
@@ -566,6 +567,12 @@ class Planner:
         body = '{"model": "%s", "prompt": "Hello", "max_tokens": 16}' % facts["gate"]["served_model"]
         address = self.wanted.address if not units.loopback(facts["host"]) else "127.0.0.1"
         return "curl http://%s:%d/v1/completions%s -H 'Content-Type: application/json' -d '%s'" % (address, facts["port"], key, body)
+
+
+def _recorded(history: t.Sequence[t.Mapping[str, t.Any]], release: str) -> t.Optional[t.Mapping[str, t.Any]]:
+    """What was measured when this release was last committed."""
+    committed = [one for one in history if one.get("to") == release and one.get("verdict") == "committed"]
+    return committed[-1] if committed else None
 
 
 def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
