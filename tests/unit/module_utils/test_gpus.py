@@ -38,6 +38,12 @@ def host(tmp_path: Path, shared: Path) -> Make:
     return lambda name: GpuHost(name, tmp_path / name, shared)
 
 
+@pytest.fixture(autouse=True)
+def no_toolkit_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def ids(facts: t.Mapping[str, t.Any]) -> list[tuple[str, str]]:
     return [(one["id"], one["verdict"]) for one in facts["findings"]]
 
@@ -427,9 +433,7 @@ def test_neighbours_that_a_reload_can_hurt(host: Make) -> None:
 
 
 @pytest.mark.parametrize(("release", "newer"), [("12.4", False), ("12.8", True), ("13.0", True)])
-def test_a_toolkit_newer_than_the_driver(host: Make, release: str, newer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_HOME", raising=False)
-    monkeypatch.delenv("CUDA_PATH", raising=False)
+def test_a_toolkit_newer_than_the_driver(host: Make, release: str, newer: bool) -> None:
     one = host("l40s")
     home = "usr/local/cuda-" + release
     one.write(home + "/bin/nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release %s, V%s.93'\n" % (release, release), 0o755)
@@ -438,6 +442,15 @@ def test_a_toolkit_newer_than_the_driver(host: Make, release: str, newer: bool, 
     facts = one.gather()
     assert facts["toolkits"] == [{"path": "/" + home, "names": ["/usr/local/cuda", "/" + home], "version": release}]
     assert ids(facts) == ([("gpu.toolkit-newer", WARNING)] if newer else [])
+
+
+def test_the_toolkit_that_cuda_home_names(host: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = host("none")
+    bare.write("srv/cuda/bin/nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release 12.8, V12.8.93'\n", 0o755)
+    bare.write("srv/cuda/include/cuda.h")
+    assert bare.gather()["toolkits"] == []
+    monkeypatch.setenv("CUDA_HOME", str(bare.files / "srv/cuda"))
+    assert bare.gather()["toolkits"] == [{"path": "/srv/cuda", "names": ["/srv/cuda"], "version": "12.8"}]
 
 
 def test_compilers_and_what_is_no_toolkit(host: Make) -> None:
