@@ -19,7 +19,7 @@ import traceback
 import typing as t
 from pathlib import Path
 
-from . import apinames, gates, locks, overlays, parity, probes, records, releases, units
+from . import abi, apinames, gates, libraries, locks, overlays, parity, probes, records, releases, units
 from .findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding, FindingError, errors
 from .layout import MARKER, Layout, unit_name
 from .runners import Progress, Runner
@@ -70,6 +70,13 @@ CHECKS = (
     Check("parity.torch-labels", "parity", "What says for which CUDA it was built, was built for torch's."),
     Check("parity.cuda-major", "parity", "The CUDA libraries from packages have torch's CUDA major version."),
     Check("api.missing-name", "api", "Every name that the engine's source takes from flashinfer and the kernel package exists there."),
+    Check("libraries.missing", "elf", "Every library that compiled code needs is found where the service looks."),
+    Check("abi.undefined-symbol", "elf", "The installed torch exports every symbol that compiled packages take from it."),
+    Check("abi.cpu-torch", "elf", "Nothing that was built for CUDA lies beside a torch that was not."),
+    Check("abi.cuda-major", "elf", "Compiled packages need the CUDA libraries in torch's major version."),
+    Check("abi.other-python", "elf", "Extension modules are for the environment's Python."),
+    Check("abi.other-machine", "elf", "Compiled files are for the host's machine."),
+    Check("abi.unreadable", "elf", "Every compiled file of what serving depends on can be read."),
     Check("unit.verify", "unit", "systemd reads the unit without complaint."),
     Check("unit.sandbox", "unit", "The unit's exposure, as systemd counts it, is low."),
     Check("unit.secret", "unit", "No secret stands in the unit's command line or environment."),
@@ -127,6 +134,11 @@ class Subject:
         return {dist.name: dist.version for dist in self.distributions}
 
     @property
+    def critical(self) -> set[str]:
+        """The distributions that serving depends on."""
+        return {self.facts["dry_run"]["package"], "torch", *self.facts["dry_run"]["kernels"], *parity.FLASHINFER}
+
+    @property
     def unit(self) -> units.Unit:
         """The release's unit."""
         return units.parse(unit_name(self.release.instance), self.release.unit)
@@ -173,6 +185,7 @@ def prove(spec: t.Mapping[str, t.Any], runner: Runner, progress: Progress, proc:
         "host": lambda: host_findings(subject, proc, shm),
         "record": lambda: [*record_findings(subject), *overlay_findings(subject)],
         "api": lambda: api_findings(subject),
+        "elf": lambda: elf_findings(subject, runner),
     }
     active = {check.group for check in CHECKS if check.id not in skip}
     # The probe mostly waits for the disk and has its own process: the files are read meanwhile.
@@ -313,8 +326,7 @@ def _besides_overlays(subject: Subject) -> records.State:
 
 def record_findings(subject: Subject) -> list[Finding]:
     """``record.*``: the installed files against their RECORDs, those of the overlays apart."""
-    critical = {subject.facts["dry_run"]["package"], "torch", *subject.facts["dry_run"]["kernels"], *parity.FLASHINFER}
-    return records.findings(_besides_overlays(subject), critical)
+    return records.findings(_besides_overlays(subject), subject.critical)
 
 
 def parity_findings(subject: Subject) -> list[Finding]:
@@ -341,6 +353,35 @@ def api_findings(subject: Subject) -> list[Finding]:
                 subject.overlaid,
             )
     return found
+
+
+def elf_findings(subject: Subject, runner: Runner) -> list[Finding]:
+    """``libraries.*`` and ``abi.*``: compiled code against torch, Python, the machine, and what the loader will find."""
+    site_packages, layout = subject.site_packages, subject.layout
+    environment = layout.environment(subject.facts["environment"])
+    critical = {*subject.critical, *parity.TORCH_FAMILY}
+    try:
+        interpreter = libraries.dynamic((environment / "venv" / "bin" / "python").resolve())
+    except OSError:
+        interpreter = None
+    tag = "cpython-" + "".join(re.findall(r"\d+t?", site_packages.parent.name))
+    found = abi.findings(abi.read(site_packages, subject.distributions), critical, interpreter and interpreter.machine, tag)
+    cache = runner(["/sbin/ldconfig", "-p"], timeout=60)
+    if cache.rc:
+        fix = "Install the C library's own programs (libc-bin)."
+        return [
+            *found,
+            Finding("libraries.missing", COULD_NOT_CHECK, "ldconfig", "the loader's cache cannot be read", cache.stderr, fix=fix),
+        ]
+    needed = libraries.compute(site_packages, subject.distributions, critical, cache.stdout, layout.root)
+    if any(one.id == "abi.cpu-torch" and one.verdict == ERROR for one in found):
+        # that torch lacks its CUDA libraries is told, and why
+        missing = {name: users for name, users in needed.missing.items() if name not in abi.CUDA_LIBRARIES}
+        needed = dataclasses.replace(needed, missing=missing)
+    reach = libraries.unreachable(needed, environment / "lib", subject.facts["environment_variables"].get("LD_LIBRARY_PATH", ""))
+    names = {records.normalized(name) for name in critical}
+    depended = {path for dist in subject.distributions if dist.name in names for path in dist.rows}
+    return [*found, *(reach or libraries.findings(needed, depended))]
 
 
 # The unit

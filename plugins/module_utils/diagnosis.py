@@ -19,9 +19,9 @@ from .findings import COULD_NOT_CHECK, ERROR, OK, WARNING, Finding
 from .runners import Runner
 
 #: Lines that are read of a text, from its end: a crash is there, whatever came before.
-LINES = 20000
+LINES = 5000
 
-_LONGEST = 4000
+_LONGEST = 2000
 _SHOWN = 6
 _CONTINUED = 30
 
@@ -416,7 +416,7 @@ def _listed(lines: t.Sequence[str]) -> str:
 def _again(text: str, frames: t.Sequence[Frame], otherwise: str) -> str:
     """The shortest command that fails alike: the loading of a library, an import, or the start of the unit."""
     library = re.search(r"(/\S+\.so[\w.]*): (undefined symbol|cannot open shared|failed to map)", text) or re.search(
-        r"(lib[\w.+-]+\.so[\w.]*): cannot open", text
+        r"\b(lib[\w.+-]+\.so[\w.]*): cannot open", text
     )
     if library:
         return "python3 -c 'import ctypes; ctypes.CDLL(\"%s\")'" % library[1]

@@ -99,7 +99,7 @@ FAILURES = (
     ),
     Failure(
         "library",
-        r"[\w.+-]+\.so[\w.]*: cannot open shared object file",
+        r"(?<![\w.+-])[\w.+-]+\.so[\w.]*: cannot open shared object file",
         "A library is missing, or its directory is not where the loader looks.",
         "Install the system's package that has it, or deploy with the library directories of the environment.",
         "sglang#13948",

@@ -14,17 +14,28 @@ import collections
 import dataclasses
 import os
 import re
+import struct
 import typing as t
 from pathlib import Path
 
 from . import records
-from .findings import ERROR, OK, Finding
+from .findings import ERROR, OK, WARNING, Finding
 
 #: Come with the driver, not with an environment; whether there is one is another check's business.
 DRIVER = frozenset(("libcuda.so.1", "libnvidia-ml.so.1"))
 
 #: In the process before any engine code runs, with all they need: what ``import torch`` loads first.
 _TORCH_LOADS = ("torch/lib/libtorch_global_deps.so", "torch/lib/libtorch_python.so")
+
+#: Of elf(5): a 64-bit little-endian file's class and order, parts of its headers, and tags of its dynamic section.
+_WIDE_LITTLE = b"\x02\x01"
+_HEADER = struct.Struct("<Q")
+_COUNTS = struct.Struct("<HH")
+_PROGRAM = struct.Struct("<I4xQQ8xQ16x")
+_ENTRY = struct.Struct("<qQ")
+_LOAD, _DYNAMIC = 1, 2
+_NEEDED, _STRTAB, _STRSZ, _RPATH, _RUNPATH = 1, 5, 10, 15, 29
+_STRINGS = (_NEEDED, _RPATH, _RUNPATH)
 
 _LIBRARY = re.compile(r"\.so(\.[0-9.]+)?$")
 _TAGGED = re.compile(r"\.(cpython-\d+)[^/]*\.so$")
@@ -55,29 +66,56 @@ class Libraries:
     files: int
 
 
+def is_library(path: str) -> bool:
+    """Whether a row of a RECORD names an extension module or a library inside site-packages."""
+    return bool(_LIBRARY.search(path)) and not path.startswith("../")
+
+
 def dynamic(path: Path) -> t.Optional[Dynamic]:
-    """Read one file; None where it is no ELF file or not linked dynamically. Raises OSError."""
-    from elftools.common.exceptions import ELFError
-    from elftools.elf.elffile import ELFFile
+    """Read one file; None where it is no ELF file, broken, or not linked dynamically. Raises OSError.
+
+    Of a file that is not 64-bit and little-endian, as every host's are, only the machine is read.
+    """
+    from elftools.elf.enums import ENUM_E_MACHINE
 
     with open(path, "rb") as stream:
-        if stream.read(4) != b"\x7fELF":
+        head = stream.read(64)
+        if head[:4] != b"\x7fELF":
             return None
         try:
-            elf = ELFFile(stream)
-            tags = [tag for segment in elf.iter_segments() if segment["p_type"] == "PT_DYNAMIC" for tag in segment.iter_tags()]
-            machine = elf["e_machine"]
-        except ELFError:
+            number = int.from_bytes(head[18:20], "big" if head[5] == 2 else "little")
+            machine = next((name for name, value in ENUM_E_MACHINE.items() if value == number), str(number))
+            if head[4:6] != _WIDE_LITTLE:
+                return Dynamic(machine, (), ())
+            tags = _tags(stream, *_HEADER.unpack_from(head, 32), *_COUNTS.unpack_from(head, 54))
+        except (struct.error, IndexError, KeyError, ValueError, StopIteration):
             return None
     if not tags:
         return None
-    paths = {name: [getattr(tag, field) for tag in tags if tag.entry.d_tag == name] for name, field in _PATHS.items()}
-    search = paths["DT_RUNPATH"] or paths["DT_RPATH"]
-    needed = tuple(tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED")
-    return Dynamic(machine, needed, tuple(part for one in search for part in one.split(":") if part))
+    search = tags.get(_RUNPATH) or tags.get(_RPATH, [])
+    return Dynamic(machine, tuple(tags.get(_NEEDED, ())), tuple(part for one in search for part in one.split(":") if part))
 
 
-_PATHS = {"DT_RUNPATH": "runpath", "DT_RPATH": "rpath"}
+def _tags(stream: t.BinaryIO, table: int, size: int, count: int) -> dict[int, list[str]]:
+    """Strings of the dynamic section by tag. pyelftools takes ten times as long, and an environment has hundreds of files."""
+    stream.seek(table)
+    programs = [_PROGRAM.unpack_from(raw) for raw in (stream.read(size) for _number in range(count))]
+    found: dict[int, list[str]] = {}
+    for kind, offset, _address, length in programs:
+        if kind != _DYNAMIC:
+            continue
+        stream.seek(offset)
+        data = stream.read(length)
+        entries = list(_ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size]))
+        values = dict(entries)
+        stream.seek(next(where + values[_STRTAB] - at for is_, where, at, n in programs if is_ == _LOAD and 0 <= values[_STRTAB] - at < n))
+        strings = stream.read(values[_STRSZ])
+        for tag, value in entries:
+            if tag == 0:
+                break
+            name = strings[value : strings.index(b"\0", value)].decode("utf-8", "surrogateescape") if tag in _STRINGS else ""
+            found.setdefault(tag, []).append(name)
+    return found
 
 
 def system_libraries(cache: str, machine: str, without: t.Optional[Path] = None) -> frozenset[str]:
@@ -121,7 +159,7 @@ class _Search:
         self.read: dict[str, t.Optional[Dynamic]] = {}
         self.system: dict[str, frozenset[str]] = {}
         self.carried: dict[str, list[str]] = {}
-        for path in sorted({path for dist in dists for path in dist.rows if _LIBRARY.search(path) and not path.startswith("../")}):
+        for path in sorted({path for dist in dists for path in dist.rows if is_library(path)}):
             self.carried.setdefault(os.path.basename(path), []).append(path)
         self.loaded = self._loaded_by_torch()
 
@@ -136,7 +174,7 @@ class _Search:
             if dist.name in names
             for path in sorted(dist.rows)
             # an extension module of another Python cannot be loaded at all
-            if _LIBRARY.search(path) and not path.startswith("../") and (_TAGGED.search(path) or ["", tag])[1] == tag
+            if is_library(path) and (_TAGGED.search(path) or ["", tag])[1] == tag
         )
         while todo:
             path, in_place = todo.popleft()
@@ -228,8 +266,11 @@ def write_links(directory: Path, libraries: Libraries, site_packages: Path) -> N
         (directory / name).symlink_to(os.path.relpath(Path(site_packages) / path, directory))
 
 
-def findings(libraries: Libraries) -> list[Finding]:
-    """``libraries.missing`` for each soname that is nowhere, or a single ok."""
+def findings(libraries: Libraries, depended: t.Optional[t.Container[str]] = None) -> list[Finding]:
+    """``libraries.missing`` for each soname that is nowhere, or a single ok.
+
+    :param depended: files that serving depends on; what only others need, such as a library's plugins, is a warning. None: all are.
+    """
     found = []
     for soname, users in libraries.missing.items():
         others = libraries.others[soname]
@@ -242,7 +283,7 @@ def findings(libraries: Libraries) -> list[Finding]:
         found.append(
             Finding(
                 "libraries.missing",
-                ERROR,
+                ERROR if depended is None or any(user in depended for user in users) else WARNING,
                 soname,
                 "needed by %d file(s), and nowhere" % len(users),
                 found=", ".join(others) or "no version of it",
@@ -256,3 +297,23 @@ def findings(libraries: Libraries) -> list[Finding]:
         message = "%d libraries are linked for the loader" % len(libraries.links) if libraries.links else "none needed"
         found.append(Finding("libraries.missing", OK, "libraries", message, evidence="%d ELF files read" % libraries.files))
     return found
+
+
+def unreachable(libraries: Libraries, directory: Path, search_path: str) -> list[Finding]:
+    """``libraries.missing`` where the service would not find what was linked for it.
+
+    :param directory: of the links, made by :func:`write_links`.
+    :param search_path: LD_LIBRARY_PATH of the service.
+    """
+    absent = [name for name in libraries.links if not (directory / name).exists()]
+    if absent:
+        message = "%d of the environment's links to libraries are not there" % len(absent)
+        fix = "build the environment anew"
+    elif libraries.links and str(directory) not in search_path.split(":"):
+        absent = list(libraries.links)
+        message = "the service is not given the directory that has %d libraries" % len(absent)
+        fix = "let LD_LIBRARY_PATH of the service begin with %s: leave the variable out of the instance's own" % directory
+    else:
+        return []
+    found = "LD_LIBRARY_PATH=%s" % search_path
+    return [Finding("libraries.missing", ERROR, str(directory), message, found, str(directory), records.listing(absent), fix=fix)]

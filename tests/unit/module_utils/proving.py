@@ -129,6 +129,7 @@ class World:
         self.edit_unit: t.Callable[[str], str] = str
         self.edit_lock: t.Callable[[str], str] = str
         self.analyze = {"verify": Completed(0, "", ""), "security": Completed(0, "→ Overall exposure level for x.service: 1.1 OK 🙂", "")}
+        self.loader_cache = "\tlibc.so.6 (libc6,x86-64) => /lib/libc.so.6\n"
         self.transient: t.Optional[Completed] = None
         self.started: list[list[str]] = []
         for name, (version, files) in DISTRIBUTIONS.items():
@@ -139,14 +140,14 @@ class World:
     def state(self) -> Path:
         return self.layout.instance_state("main", ENVIRONMENT)
 
-    def install(self, name: str, version: str, files: t.Mapping[str, str]) -> None:
+    def install(self, name: str, version: str, files: t.Mapping[str, t.Union[str, bytes]]) -> None:
         """As an installer does: files, metadata, RECORD; and a line in the lock."""
         self.lock[name] = version
         info = "%s-%s.dist-info" % (name.replace("-", "_"), version)
         content = {**files, info + "/METADATA": "Metadata-Version: 2.1\nName: %s\nVersion: %s\n" % (name, version)}
         rows = [info + "/RECORD,,"]
         for path, text in content.items():
-            self.write(path, textwrap.dedent(text))
+            self.write(path, textwrap.dedent(text) if isinstance(text, str) else text)
             data = (self.site / path).read_bytes()
             rows.append("%s,sha256=%s,%d" % (path, base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("="), len(data)))
         self.write(info + "/RECORD", "\n".join(rows) + "\n")
@@ -157,10 +158,10 @@ class World:
         package = next(iter(usual)).partition("/")[0]
         self.install(name, version, {**usual, **{"%s/%s.py" % (package, path.replace(".", "/")): text for path, text in files.items()}})
 
-    def write(self, path: str, text: str) -> None:
+    def write(self, path: str, text: t.Union[str, bytes]) -> None:
         """A file in site-packages."""
         (self.site / path).parent.mkdir(parents=True, exist_ok=True)
-        (self.site / path).write_text(text)
+        (self.site / path).write_bytes(text.encode() if isinstance(text, str) else text)
 
     def _store(self) -> str:
         version = self.facts["engine"]["version"]
@@ -187,6 +188,8 @@ class World:
         """The runner: systemd's tools say what the world says, a transient unit is a plain process."""
         if argv[0] == "systemd-analyze":
             return self.analyze[argv[1]]
+        if argv[0] == "/sbin/ldconfig":
+            return Completed(0, self.loader_cache, "")
         assert argv[0] == "systemd-run"
         self.started.append(list(argv))
         if self.transient:

@@ -15,7 +15,8 @@ from ansible_collections.specdec.serving.plugins.module_utils import checks
 from ansible_collections.specdec.serving.plugins.module_utils.findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
 
-from .proving import World
+from . import compiled
+from .proving import DISTRIBUTIONS, World
 
 PROBE = [check.id for check in checks.CHECKS if check.group == "probe"]
 
@@ -79,6 +80,13 @@ CASES: dict[str, t.Callable[[World, pytest.MonkeyPatch], t.Any]] = {
     "parity.torch-labels": lambda world, _m: world.install("torchvision", "0.24.1+cu130", {}),
     "parity.cuda-major": lambda world, _m: world.install("nvidia-nccl-cu13", "2.28.9", {}),
     "api.missing-name": lambda world, _m: world.reinstall("sglang", **{"srt.fp8": "from flashinfer import mm_mxfp8\n"}),
+    "libraries.missing": lambda world, _m: kernel(world, "", "libnuma.so.1"),
+    "abi.undefined-symbol": lambda world, _m: kernel(world, compiled.KERNEL, "libc10.so"),
+    "abi.cpu-torch": lambda world, _m: kernel(world, compiled.KERNEL, "libtorch_cuda.so"),
+    "abi.cuda-major": lambda world, _m: kernel(world, "", "libcudart.so.12"),
+    "abi.other-python": lambda world, _m: kernel(world, "", name="ops.cpython-27m.so"),
+    "abi.other-machine": lambda world, _m: world.install("sgl-kernel", "0.3.21", {"sgl_kernel/ops.so": NARROW}),
+    "abi.unreadable": lambda world, _m: world.install("sgl-kernel", "0.3.21", {"sgl_kernel/ops.so": "no library"}),
     "unit.verify": lambda world, _m: world.analyze.update(verify=Completed(1, "", "specdec-main.service:3: Missing '='.\n")),
     "unit.sandbox": lambda world, _m: world.analyze.update(security=Completed(0, "Overall exposure level for x.service: 9.6 UNSAFE", "")),
     "unit.secret": lambda world, _m: unit(world, "launch.py", "launch.py --api-key=x"),
@@ -110,6 +118,20 @@ CASES: dict[str, t.Callable[[World, pytest.MonkeyPatch], t.Any]] = {
     "arguments.accepted": lambda world, _m: world.config.update({"speculative-algorithm": "DFLASH"}),
     "prove.completed": lambda world, _m: world.analyze.pop("verify"),
 }
+
+
+#: The head of a 32-bit file.
+NARROW = b"\x7fELF\x01\x01\x01" + bytes(9) + b"\x03\x00\x03\x00" + bytes(60)
+
+
+def kernel(world: World, source: str, *needed: str, name: str = "ops.abi3.so") -> None:
+    """A compiled kernel package beside a small torch for the CPU that was changed since."""
+    build = world.layout.root / "build"
+    torch = {"torch/lib/libc10.so": compiled.build(build / "libc10.so", compiled.NEW, "libcudart.so.13", "libc.so.6")}
+    world.install("torch", "2.9.1", {**DISTRIBUTIONS["torch"][1], **torch})
+    world.install(
+        "sgl-kernel", "0.3.21", {"sgl_kernel/__init__.py": "", "sgl_kernel/" + name: compiled.build(build / name, source, *needed)}
+    )
 
 
 def overlay(world: World, text: str) -> None:

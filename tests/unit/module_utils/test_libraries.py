@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.specdec.serving.plugins.module_utils import libraries, records
-from ansible_collections.specdec.serving.plugins.module_utils.findings import OK, worst
+from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, OK, WARNING, worst
 
 from . import wheels
 
@@ -126,3 +126,24 @@ def test_what_is_no_elf_file_is_left_alone(site: Site) -> None:
     (site.path / "kernel/cut.so").write_bytes(b"\x7fELF\x02")
     site.own("kernel", "kernel/script.so", "kernel/cut.so")
     assert site.compute("kernel").missing == {}
+
+
+def test_what_only_a_library_s_plugin_needs_is_a_warning(site: Site) -> None:
+    nvshmem = site.library("nvidia/nvshmem/lib/libnvshmem.so.3")
+    plugin = site.library("nvidia/nvshmem/lib/libnvshmem_mpi.so.3", "libmpi.so.40")
+    site.own("nvidia-nvshmem", nvshmem, plugin)
+    site.own("kernel", site.library("kernel/ops.so", "libnvshmem.so.3"))
+    found = site.compute("kernel")
+    assert found.missing == {"libmpi.so.40": (plugin,)}
+    assert [one.verdict for one in libraries.findings(found, {"kernel/ops.so"})] == [WARNING]
+    assert [one.verdict for one in libraries.findings(found)] == [ERROR]
+
+
+def test_links_that_the_service_does_not_get_are_told(site: Site, tmp_path: Path) -> None:
+    site.own("nvidia-cuda-nvrtc", site.library("nvidia/cu13/lib/libnvrtc.so.13"))
+    site.own("kernel", site.library("kernel/ops.so", "libnvrtc.so.13"))
+    found, lib = site.compute("kernel"), tmp_path / "lib"
+    assert "links to libraries are not there" in libraries.unreachable(found, lib, str(lib))[0].message
+    libraries.write_links(lib, found, site.path)
+    assert "not given the directory" in libraries.unreachable(found, lib, "/usr/lib")[0].message
+    assert libraries.unreachable(found, lib, "%s:/usr/lib" % lib) == []
