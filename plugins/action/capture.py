@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import typing as t
@@ -22,14 +23,14 @@ from ansible_collections.specdec.serving.plugins.plugin_utils.pins import Pins
 class ActionModule(ActionBase):
     def run(self, tmp: t.Any = None, task_vars: t.Any = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
-        arguments = dict(self._task.args)
+        arguments = {"package": "sglang", **self._task.args}
         target = arguments.get("target") or task_vars["inventory_hostname"]
         pins = Pins(arguments["pins_dir"])
         reference, package = arguments["reference"], arguments["package"]
         headline = "%s: the overlay of %s on %s could not be captured; nothing was changed:" % (target, package, reference)
         try:
             # Hosts that need the same overlay come here at the same time: the first captures, the others find it.
-            with pins.exclusive():
+            with contextlib.nullcontext() if self._task.check_mode else pins.exclusive():
                 known = pins.reference(reference).get("overlays", {}).get(package)
                 if known and not arguments.get("replace"):
                     return {**result, "changed": False, "digest": known, "manifest": pins.manifest(known), "ignored": []}
@@ -43,6 +44,7 @@ class ActionModule(ActionBase):
         reference, package = arguments["reference"], arguments["package"]
         self._display.display("%s | capture| comparing %s on %s with its RECORD" % (target, package, reference))
         check_mode, diff = self._task.check_mode, self._task.diff
+        before = pins.reference(reference).get("overlays", {}).get(package)
         archive = self._connection._shell.join_path(self._make_tmp_path(), "overlay.tar")
         arguments["archive"] = archive
         answer = self._execute_module(module_name="specdec.serving.capture", module_args=arguments, task_vars=task_vars)
@@ -66,7 +68,7 @@ class ActionModule(ActionBase):
             pins.keep_reference(reference, package, bundle.digest, {"captured_from": answer["venv"], "versions": answer["versions"]})
         for line in references.summary(bundle.manifest, answer["ignored"]):
             self._display.display("%s | capture| %s" % (target, line))
-        return {**answer, "manifest": dict(bundle.manifest), "changed": True, "diff": shown}
+        return {**answer, "manifest": dict(bundle.manifest), "changed": bundle.digest != before, "diff": shown}
 
     def _base(self, bundle: bundles.Bundle, arguments: t.Mapping[str, t.Any], machine: str) -> bundles.Base:
         """The wheel that the bundle lies over; the reference itself has it no longer."""

@@ -26,7 +26,10 @@ ACCEPTANCE_FLOOR = 1.05
 
 
 class Layers(t.Protocol):
-    """Makes the bundle of a directory on the controller (plugin_utils/layers.py): its manifest, and where it lies. Raises FindingError."""
+    """Makes the bundle of a directory on the controller (plugin_utils/layers.py): its manifest, and where it lies. Raises FindingError.
+
+    ``record`` gives the RECORD of a package, empty where that cannot be had.
+    """
 
     def __call__(
         self,
@@ -37,6 +40,8 @@ class Layers(t.Protocol):
         below: t.Sequence[t.Mapping[str, t.Any]],
         binaries: t.Collection[str],
     ) -> tuple[t.Mapping[str, t.Any], Path]: ...
+
+    def record(self, base: t.Mapping[str, str], hashes: t.Sequence[str], python: str) -> t.Mapping[str, t.Any]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,9 +278,7 @@ class Planner:
             try:
                 if overlay.get("reference"):
                     one = captured[overlay["reference"], name]
-                    finding = overlays.version_finding(one.manifest, locked.version if locked else None, {})
-                    if finding:
-                        raise FindingError(finding)
+                    self._check_version(one.manifest, locked, stack)
                     layered.append(one)
                 else:
                     layered.append(self._layer(overlay, name, locked, stack, [one.manifest for one in layered]))
@@ -295,15 +298,26 @@ class Planner:
         if locked is None:
             fix = "name a package of the lock in overlays[].package"
             raise FindingError(Finding("overlay.layer", ERROR, "overlays[].package %s" % name, "is not in the lock", fix=fix))
-        python = ".".join(stack.interpreter["version"].split(".")[:2]) if stack.interpreter else ""
-        base = {"name": locked.name, "version": locked.version}
+        base, hashes, python = self._base(locked, stack)
         below = [manifest for manifest in below if manifest["base"]["name"] == locked.name]
         binaries = overlay.get("binaries") or ()
-        manifest, place = self.layers(overlay["directory"], base, locked.hashes, python, below, binaries)
-        finding = overlays.version_finding(manifest, locked.version, {})
-        if finding:
-            raise FindingError(finding)
+        manifest, place = self.layers(overlay["directory"], base, hashes, python, below, binaries)
+        self._check_version(manifest, locked, stack)
         return Overlay(manifest, place, "directory %s" % overlay["directory"])
+
+    def _base(self, locked: locks.Package, stack: stacks.Stack) -> tuple[dict[str, str], tuple[str, ...], str]:
+        """The locked package that overlays lie over: name and version, accepted hashes, minor version of Python."""
+        python = ".".join(stack.interpreter["version"].split(".")[:2]) if stack.interpreter else ""
+        return {"name": locked.name, "version": locked.version}, locked.hashes, python
+
+    def _check_version(self, manifest: t.Mapping[str, t.Any], locked: t.Optional[locks.Package], stack: stacks.Stack) -> None:
+        """Refuse an overlay for another version than the locked one before anything is built, and name the files that moved."""
+        version = locked.version if locked else None
+        if overlays.version_finding(manifest, version, {}):
+            rows = self.layers.record(*self._base(locked, stack)) if locked else {}
+            finding = overlays.version_finding(manifest, version, rows)
+            assert finding is not None
+            raise FindingError(finding)
 
     def _lock(self, stack: stacks.Stack) -> t.Optional[locks.Lock]:
         inputs = locks.inputs(stack, self.wanted.exclude_newer)

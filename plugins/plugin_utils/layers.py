@@ -10,6 +10,7 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.specdec.serving.plugins.module_utils import bundles, layers, records
+from ansible_collections.specdec.serving.plugins.module_utils.findings import FindingError
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Runner
 
 from . import basewheels
@@ -39,10 +40,20 @@ class Layers:
         binaries: t.Collection[str],
     ) -> tuple[t.Mapping[str, t.Any], Path]:
         """The manifest of the directory's bundle and where it lies; raises FindingError (see layers.bundle, basewheels.fetch)."""
-        fetched = basewheels.fetch(self.cache, self.runner, base, python, self.machine, hashes, self.wheel_directories)
-        package = records.find(records.distributions(fetched), base["name"])
-        assert package is not None  # uv has just installed it
+        fetched, package = self._package(base, hashes, python)
         made = layers.bundle(Path(directory), package, basewheels.reader(fetched), python, below, binaries)
         place = self.kept / made.digest
         bundles.write_bundle(place, made)
         return made.manifest, place
+
+    def record(self, base: t.Mapping[str, str], hashes: t.Sequence[str], python: str) -> t.Mapping[str, records.Row]:
+        """The RECORD of a package; empty where it cannot be fetched."""
+        try:
+            return self._package(base, hashes, python)[1].rows
+        except FindingError:
+            return {}
+
+    def _package(self, base: t.Mapping[str, str], hashes: t.Sequence[str], python: str) -> tuple[Path, records.Distribution]:
+        fetched = basewheels.fetch(self.cache, self.runner, base, python, self.machine, hashes, self.wheel_directories)
+        (package,) = (dist for dist in records.distributions(fetched) if dist.name == base["name"])
+        return fetched, package

@@ -85,6 +85,10 @@ class Layers:
         base = {**rest[0], "version": "0.5.12"} if directory == "/bundle" else rest[0]
         return {"digest": "layer" + directory[-1], "base": base, "files": files}, Path(__file__).parent / "proving.py"
 
+    def record(self, base: t.Mapping[str, str], hashes: t.Sequence[str], python: str) -> dict[str, t.Any]:
+        assert (base, hashes, python) == ({"name": "sglang", "version": "0.5.23"}, ("0" * 64,), "3.11")
+        return {"sglang/other.py": None}
+
 
 def lock_for(inputs: t.Mapping[str, t.Any]) -> str:
     versions = {"sglang": "0.5.23", "torch": inputs["torch"].split("==")[-1]}
@@ -194,6 +198,7 @@ def test_an_overlay_for_another_engine_version_is_refused_before_anything_is_bui
     made = plan(pins=Pins(True, base="0.5.12"), overlays=[{"reference": "ct129"}])
     (finding,) = errors(made)
     assert (finding["id"], finding["found"], finding["expected"]) == ("overlay.base-version", "sglang 0.5.23", "sglang 0.5.12")
+    assert finding["evidence"] == "sglang/spec.py: is gone"
     assert made["environments"] == []
     assert [one["id"] for one in errors(plan(overlays=[{"directory": "/bundle"}]))] == ["overlay.base-version"]
 

@@ -39,3 +39,5 @@ def test_a_directory_becomes_a_bundle_that_is_kept(tmp_path: Path, monkeypatch: 
     assert bundles.read_bundle(place).manifest == manifest
     assert [entry["base"] for entry in manifest["files"]] == [hashlib.sha256(b"a = 1\n").hexdigest()]
     assert make(str(tmp_path / "patches"), BASE, hashes, "3.11", [], []) == (manifest, place)
+    assert make.record(BASE, hashes, "3.11")["engine/a.py"].digest == hashlib.sha256(b"a = 1\n").hexdigest()
+    assert make.record({**BASE, "version": "2.0"}, hashes, "3.11") == {}
