@@ -38,7 +38,8 @@ sys.path.insert(0, ROOT + "/bin/specdec")
 from ansible_collections.specdec.serving.plugins.module_utils import checks, releases
 from ansible_collections.specdec.serving.plugins.module_utils.layout import Layout
 release = releases.current(Layout(ROOT), "main")
-wanted = releases.load(Layout(ROOT), "main", release).facts["engine"]
+engine = releases.load(Layout(ROOT), "main", release).facts["engine"]
+wanted = {"engine": engine["name"], "version": engine["version"]}
 def ours():
     subject = checks.load({"root": ROOT, "instance": "main", "release": release, "wanted": wanted})
     found = checks.lock_findings(subject) + checks.record_findings(subject) + checks.parity_findings(subject)

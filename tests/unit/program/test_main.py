@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import json
+import types
 import typing as t
 from pathlib import Path
 
 import pytest
 
+from ansible_collections.specdec.serving.plugins.module_utils import checks
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
 from specdec import main
 
@@ -114,3 +116,13 @@ def test_diagnosis_of_a_healthy_instance(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "instances" / "main").mkdir(parents=True)
     monkeypatch.setattr(main, "run", lambda argv, **_k: Completed(0, "" if "--dmesg" in argv else "serving\n", ""))
     assert call(tmp_path, "diagnose", "main") == 0
+
+
+def test_verify_asks_for_the_engine_of_the_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "instances" / "main").mkdir(parents=True)
+    asked: list[dict[str, t.Any]] = []
+    monkeypatch.setattr(main.releases, "current", lambda *_: "r2")
+    monkeypatch.setattr(main.releases, "load", lambda *_: types.SimpleNamespace(facts=SEEN["facts"]))
+    monkeypatch.setattr(checks, "prove", lambda spec, *_: asked.append(spec) or {"findings": []})
+    main.main(["--root", str(tmp_path), "verify", "main"])
+    assert asked[0]["wanted"] == {"engine": "sglang", "version": "1"}

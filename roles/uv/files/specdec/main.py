@@ -215,7 +215,8 @@ def _verify(options: argparse.Namespace) -> int:
             print("%s: nothing has served here" % name)
             continue
         facts = releases.load(layout, name, now).facts
-        spec = {**_spec(options, "prove", "verify"), "instance": name, "release": now, "wanted": facts["engine"]}
+        wanted = {"engine": facts["engine"]["name"], "version": facts["engine"]["version"]}
+        spec = {**_spec(options, "prove", "verify"), "instance": name, "release": now, "wanted": wanted}
         found += [from_dict(finding) for finding in checks.prove(spec, run, _print_progress)["findings"]]
         if options.diff and (layout.environment(facts["environment"]) / MARKER).exists():
             edits += differences.edits(layout, facts["environment"])
