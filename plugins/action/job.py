@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import collections
 import typing as t
 
 from ansible.plugins.action import ActionBase
@@ -38,7 +39,8 @@ class ActionModule(ActionBase):
 
     def _ended(self, result: dict[str, t.Any], host: str, spec: t.Mapping[str, t.Any], news: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
         outcome = news["result"] or {}
-        result.update(changed=bool(outcome.get("changed")), result=outcome)
+        verdicts = collections.Counter(one["verdict"] for one in outcome.get("findings", ()))
+        result.update(changed=bool(outcome.get("changed")), result=outcome, verdicts=dict(sorted(verdicts.items())))
         if news["lost"]:
             result.update(
                 failed=True,
@@ -46,6 +48,10 @@ class ActionModule(ActionBase):
                 "What served before serves, or is brought back by the host itself; run the deploy again." % (host, spec["kind"]),
             )
         elif not outcome["ok"]:
+            # What went well would only hide the rest: Ansible shows all of a failed result.
+            telling = [one for one in outcome["findings"] if one["verdict"] not in (findings.OK, findings.NOT_APPLICABLE)]
+            result["result"] = {key: value for key, value in outcome.items() if key not in ("timings", "skipped")}
+            result["result"]["findings"] = telling
             wrong = findings.errors(findings.from_dict(one) for one in outcome["findings"])
             result.update(failed=True, msg="\n".join(["%s: the %s found:" % (host, spec["kind"]), *(one.text() for one in wrong)]))
         return result

@@ -18,7 +18,6 @@ requirements:
   - Enabled by C(callbacks_enabled = specdec.serving.summary) in C(ansible.cfg).
 """
 
-import collections
 import time
 import typing as t
 
@@ -35,7 +34,7 @@ class CallbackModule(CallbackBase):
     def __init__(self) -> None:
         super().__init__()
         self.plans: dict[str, dict[str, t.Any]] = {}
-        self.proofs: dict[tuple[str, str], list[dict[str, str]]] = {}
+        self.proofs: dict[tuple[str, str], dict[str, t.Any]] = {}
         self.switches: dict[tuple[str, str], dict[str, t.Any]] = {}
 
     def v2_runner_on_ok(self, result: t.Any) -> None:
@@ -51,7 +50,7 @@ class CallbackModule(CallbackBase):
                 self.plans[host] = one
             kind, instance = one.get("kind"), one.get("instance")
             if kind == "prove":
-                self.proofs[host, instance] = (one.get("result") or {}).get("findings", [])
+                self.proofs[host, instance] = one
             elif kind == "switch":
                 self.switches[host, instance] = one.get("result") or {}
 
@@ -78,11 +77,13 @@ class CallbackModule(CallbackBase):
         yield self._colored("%s | %s: release %s %s" % (host, instance, release["id"], state), color)
         yield "  engine      %s, environment %s" % (release["engine"], release["environment"])
         if proof is not None:
-            counts = collections.Counter(one["verdict"] for one in proof)
-            yield "  checks      %s" % ", ".join("%d %s" % (count, verdict) for verdict, count in sorted(counts.items()))
-            for one in proof:
+            yield "  checks      %s" % ", ".join("%d %s" % (count, verdict) for verdict, count in proof.get("verdicts", {}).items())
+            for one in (proof.get("result") or {}).get("findings", []):
                 if one["verdict"] in ("warning", "error"):
                     yield "    %-9s %s: %s" % (one["verdict"], one["subject"], one["message"])
+        for one in (switch or {}).get("findings", []):
+            if one["verdict"] == "error":
+                yield self._colored("  refused     %s: %s" % (one["message"], one["found"]), C.COLOR_ERROR)
         if switch:
             times, gate = switch.get("times") or {}, switch.get("gate") or {}
             if "ready" in times:
