@@ -315,9 +315,7 @@ class Planner:
         version = locked.version if locked else None
         if overlays.version_finding(manifest, version, {}):
             rows = self.layers.record(*self._base(locked, stack)) if locked else {}
-            finding = overlays.version_finding(manifest, version, rows)
-            assert finding is not None
-            raise FindingError(finding)
+            raise FindingError(t.cast("Finding", overlays.version_finding(manifest, version, rows)))
 
     def _lock(self, stack: stacks.Stack) -> t.Optional[locks.Lock]:
         inputs = locks.inputs(stack, self.wanted.exclude_newer)

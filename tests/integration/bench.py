@@ -174,7 +174,7 @@ class Bench:
         counted = self.fleet.deploy(limit=HOST, variables=wanted)
         if counted.rc != 0 or counted.recap(HOST)["changed"]:
             raise NotMeasured("the second deploy is not empty:\n%s" % counted.text[-3000:])
-        rounds = [(self.playbook("deploy.yml", "-e", json.dumps(wanted)), self.playbook(str(self.empty))) for _ in range(REPEATS)]
+        rounds = [(self.playbook("deploy.yml", "-e", json.dumps(wanted)), self.playbook(str(self.empty))) for _round in range(REPEATS)]
         ours, theirs = (statistics.median(side) for side in zip(*rounds, strict=True))
         yield Row("deploy with nothing to do / one empty task", ours, theirs, 2)
         yield Row("its remote calls", float(sum(counted.calls.values())), None, 2, "calls")
