@@ -18,11 +18,11 @@ demo-down: link ## take the demo hosts down: no container, network, mount, route
 
 ##@ Test it
 .PHONY: test
-test: bootstrap ## every test: lint, sanity, unit, integration, molecule
+test: bootstrap machine ## every test: lint, sanity, unit, integration, molecule
 	@python tests/run.py
 
 .PHONY: test-full
-test-full: bootstrap ## the same, then sanity with every supported ansible-core and the core's unit tests on the oldest Python
+test-full: bootstrap machine ## the same, then sanity with every supported ansible-core and the core's unit tests on the oldest Python
 	@python tests/run.py --full
 
 .PHONY: lint
@@ -34,19 +34,19 @@ sanity: bootstrap ## ansible-test sanity in a copy of the tree
 	@python tests/sanity/run.py
 
 .PHONY: unit
-unit: bootstrap ## unit tests of the core (no Ansible, no host)
+unit: bootstrap machine ## unit tests of the core (no Ansible, no host)
 	@python -m pytest -q tests/unit
 
 .PHONY: integration
-integration: bootstrap ## whole runs against local hosts
+integration: bootstrap machine ## whole runs against local hosts
 	@python -m pytest -q tests/integration
 
 .PHONY: molecule
-molecule: bootstrap ## one scenario on local hosts: make molecule SCENARIO=default
+molecule: bootstrap machine ## one scenario on local hosts: make molecule SCENARIO=default
 	@tests/molecule $(SCENARIO)
 
 .PHONY: bench
-bench: bootstrap ## measure the budgets, as ratios in one run
+bench: bootstrap machine ## measure the budgets, as ratios in one run
 	@tests/bench
 
 ##@ Work on it
@@ -57,6 +57,10 @@ build: bootstrap ## the collection as a tarball, in build/
 .PHONY: bootstrap
 bootstrap: link ## the controller environment .venv (0.1 s when it is current)
 	@scripts/bootstrap
+
+.PHONY: machine
+machine: ## what hosts and tests need of this machine's packages (0.2 s when it is there)
+	@demo/hosts/requirements
 
 .PHONY: requirements
 requirements: bootstrap ## lock requirements/controller.in again, with the newest versions that fit
