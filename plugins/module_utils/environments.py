@@ -103,7 +103,8 @@ def build(spec: t.Mapping[str, t.Any], runner: Runner, progress: Progress) -> di
 
     :param spec: root; ``environment`` (the content of environment.json), ``lock`` (text), ``python`` (path), ``uv_env``
         (UV_... variables; secrets travel there, never in an argument); where given ``critical``, names of distributions
-        besides engine and flashinfer that serving depends on (the kernel package).
+        besides engine and flashinfer that serving depends on (the kernel package), and ``pages``, addresses of pages
+        with wheels that the default index does not have.
     :return: changed, findings (as dictionaries), timings (seconds by step).
 
     Raises FindingError naming what went wrong; nothing is left at the environment's place then.
@@ -245,7 +246,8 @@ class _Build:
         return next((self.venv / "lib").glob("python3*/site-packages"))
 
     def _sync(self, anew: t.Iterable[str] = ()) -> None:
-        links = [part for wheel in self.content["wheels"] for part in ("--find-links", str(self._wheels(wheel)))]
+        places = [*(str(self._wheels(wheel)) for wheel in self.content["wheels"]), *self.spec.get("pages", ())]
+        links = [part for place in places for part in ("--find-links", place)]
         again = [part for name in anew for part in ("--reinstall-package", name)]
         lock = str(self.directory / "lock.txt")
         self._uv(["pip", "sync", "--require-hashes", "--python", str(self.python), *links, *again, lock], self._tell)

@@ -217,6 +217,20 @@ def locate(lock: Lock, directories: t.Sequence[Path]) -> tuple[dict[str, Path], 
     return places, missing
 
 
+def pages(wanted: t.Mapping[str, t.Any], held: t.Container[str], among: t.Optional[t.Container[str]] = None) -> list[str]:
+    """The pages of a lock's extra indexes, for resolving on the controller and for installing on a host.
+
+    :param held: packages that lie in a local directory: no index is asked for them.
+    :param among: leave out every other package.
+    """
+    return [
+        "%s/%s/" % (index["url"].rstrip("/"), package)
+        for index in wanted["indexes"]
+        for package in index["packages"]
+        if package not in held and package not in wanted["excludes"] and (among is None or package in among)
+    ]
+
+
 def lock(
     wanted: t.Mapping[str, t.Any],
     runner: Runner,
@@ -237,12 +251,6 @@ def lock(
     Raises FindingError where there is no such lock, saying which requirements clash or what is not there.
     """
     local = _pinned_wheels(wanted, directories)
-    pages = [
-        "%s/%s/" % (index["url"].rstrip("/"), package)
-        for index in wanted["indexes"]
-        for package in index["packages"]
-        if package not in local and package not in wanted["excludes"]
-    ]
     with tempfile.TemporaryDirectory(prefix="specdec-lock-") as scratch:
         wheels = Path(scratch, "wheels")
         wheels.mkdir()
@@ -255,7 +263,7 @@ def lock(
             "UV_SYSTEM_CERTS": "1",
             **({} if user_config else {"UV_NO_CONFIG": "1"}),
             **(env or {}),
-            "UV_FIND_LINKS": ",".join([str(wheels), *pages]),
+            "UV_FIND_LINKS": ",".join([str(wheels), *pages(wanted, local)]),
         }
         done = runner(_command(uv, wanted, Path(scratch)), env=settings, timeout=_TIMEOUT)
     if done.rc != 0:

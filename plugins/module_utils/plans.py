@@ -373,6 +373,7 @@ class Planner:
                     "lock": lock.text(),
                     "python": python["path"],
                     "critical": list(self.tables["engines"][stack.engine]["kernel_packages"]),
+                    "pages": locks.pages(locks.inputs(stack), {wheel["name"] for wheel in lock.wheels}, lock.versions),
                     "uv_env": {},
                 },
             }

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import http.server
 import json
 import os
 import platform
@@ -13,6 +14,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 import typing as t
 from pathlib import Path
 
@@ -118,6 +120,32 @@ def bundle(tmp_path: Path) -> bundles.Bundle:
     return captures.capture(reference, "engine").bundle
 
 
+@pytest.fixture
+def page(host: Host, tmp_path: Path) -> t.Iterator[str]:
+    """A page of an extra index on this machine; the locked package it has is nowhere else."""
+    host.push(tmp_path, "specdecpaged", {"specdecpaged/__init__.py": b"P = 1\n"})
+    wheel = host.wheels.pop()
+    content = (host.layout.wheels / wheel["sha256"] / wheel["filename"]).read_bytes()
+    shutil.rmtree(host.layout.wheels / wheel["sha256"])
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = content if self.path.endswith(".whl") else b'<a href="%s">a wheel</a>' % wheel["filename"].encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/octet-stream" if self.path.endswith(".whl") else "text/html")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_words: t.Any) -> None:
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield "http://127.0.0.1:%d/whl/lane/specdecpaged/" % server.server_port
+        server.shutdown()
+
+
 def tree(directory: Path) -> dict[str, str]:
     return {path: records.hash_file(directory / path) for path in records.tree(directory) if (directory / path).is_file()}
 
@@ -128,6 +156,13 @@ def test_the_id_is_over_what_decides_and_not_over_paths(host: Host) -> None:
     assert environments.environment_id(moved) == content["id"]
     for change in ({"lock": "1" * 16}, {"overlays": ["a"]}, {"schema": 2}, {"python": {**content["python"], "build": "x"}}):
         assert environments.environment_id({**content, **change}) != content["id"]
+
+
+def test_a_package_of_an_extra_index_comes_from_its_page(host: Host, page: str) -> None:
+    assert host.refusal(host.spec()).id == "environment.unavailable"
+    spec = host.spec(uv_env={}, pages=[page])
+    host.build(spec)
+    assert (host.site(spec) / "specdecpaged/__init__.py").read_bytes() == b"P = 1\n"
 
 
 def test_a_build_is_complete_verified_compiled_and_done_once(host: Host, bundle: bundles.Bundle) -> None:
