@@ -121,7 +121,7 @@ def run(kind: Kind) -> Outcome:
     with log.open("wb") as stream:
         process = subprocess.Popen(command, cwd=CHECKOUT, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT)
         status = wait(process, kind.name, log)
-    passed, skipped, failures = read_junit(junit) if "{junit}" in command else read_lines(log)
+    passed, skipped, failures = read_junit(junit) if "{junit}" in kind.command else read_lines(log)
     if status and not failures:
         failures.append("%s ended with status %d" % (" ".join(kind.command), status))
     if not passed and not failures:

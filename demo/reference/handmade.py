@@ -43,9 +43,9 @@ def main(site_packages: pathlib.Path, expected: dict) -> None:
     backup = left["editor_backup"]
     if not backup.exists():
         replace(backup, backup.with_name(backup.name.rstrip("~")).read_bytes())
-    executable = left["mode_only"]
-    if executable.stat().st_mode & 0o777 != 0o755:
-        replace(executable, executable.read_bytes(), 0o755)
+    writable = left["mode_only"]
+    if writable.stat().st_mode & 0o777 != 0o664:
+        replace(writable, writable.read_bytes(), 0o664)
     other = left["other_package"]
     if not other.read_bytes().endswith(NOTE):
         replace(other, other.read_bytes() + NOTE)
