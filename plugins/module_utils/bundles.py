@@ -233,5 +233,5 @@ def is_plain(path: t.Any) -> bool:
 
 
 def _damaged(check: str, subject: str, message: str, evidence: str, wanted: str = "") -> Finding:
-    fix = "restore the bundle from version control, or capture it anew"
+    fix = "restore the bundle from version control, or remove it and capture it anew with playbooks/capture.yml"
     return Finding(check, ERROR, subject, message, expected=wanted, evidence=evidence, fix=fix)

@@ -209,7 +209,15 @@ class _Build:
                     "run the whole deploy again: it sends them",
                 )
             )
-        return [bundles.read_bundle(self.layout.overlays / name) for name in self.content["overlays"]]
+        return [self._bundle(self.layout.overlays / name) for name in self.content["overlays"]]
+
+    def _bundle(self, place: Path) -> bundles.Bundle:
+        """A bundle that was sent; a damaged one is taken away, so that the next run sends it anew."""
+        try:
+            return bundles.read_bundle(place)
+        except FindingError as error:
+            shutil.rmtree(place, ignore_errors=True)
+            raise FindingError(dataclasses.replace(error.finding, fix="run the whole deploy again: it sends the bundle anew")) from error
 
     def _wheels(self, wheel: t.Mapping[str, str]) -> Path:
         return self.layout.wheels / wheel["sha256"]

@@ -64,6 +64,8 @@ class Pins(t.Protocol):
 
     def bundle(self, digest: str) -> t.Any: ...
 
+    def verify(self, digest: str) -> None: ...
+
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
@@ -252,7 +254,13 @@ class Planner:
                     }
                 )
                 continue
-            manifest = self.pins.manifest(digest)
+            try:
+                manifest = self.pins.manifest(digest)
+                if manifest and digest not in self.state["overlays"]:
+                    self.pins.verify(digest)
+            except FindingError as error:
+                self.findings.append(error.finding)
+                continue
             if manifest is None:
                 self.refuse(
                     "bundle-gone",

@@ -16,6 +16,9 @@ import os
 import typing as t
 from pathlib import Path
 
+from ansible_collections.specdec.serving.plugins.module_utils import bundles
+from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, Finding, FindingError
+
 
 class Pins:
     """One pins directory; it need not exist before something is kept in it."""
@@ -53,9 +56,23 @@ class Pins:
         return self.overlays / digest
 
     def manifest(self, digest: str) -> t.Optional[dict[str, t.Any]]:
-        """The manifest of a bundle, None where the bundle is not there."""
-        text = self._read(self.bundle(digest) / "manifest.json")
-        return json.loads(text) if text else None
+        """The manifest of a bundle, None where the bundle is not there; raises FindingError (``overlay.digest``) for another one's."""
+        text = self._read(self.bundle(digest) / bundles.MANIFEST)
+        if text is None:
+            return None
+        found = "no manifest"
+        with contextlib.suppress(ValueError, AttributeError):
+            manifest = json.loads(text)
+            found = bundles.manifest_digest(manifest)
+            if found == digest == manifest.get("digest"):
+                return manifest
+        message = "the manifest was changed after it was made"
+        fix = "restore the bundle from version control, or remove it and capture it anew with playbooks/capture.yml"
+        raise FindingError(Finding("overlay.digest", ERROR, str(self.bundle(digest)), message, found, digest, fix=fix))
+
+    def verify(self, digest: str) -> None:
+        """Read a whole bundle, as it is sent to hosts; raises FindingError (see bundles.read_bundle)."""
+        bundles.read_bundle(self.bundle(digest))
 
     @contextlib.contextmanager
     def exclusive(self) -> t.Iterator[None]:

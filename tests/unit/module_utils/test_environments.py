@@ -291,6 +291,17 @@ def test_no_marker_when_the_overlay_does_not_fit(host: Host, bundle: bundles.Bun
     assert host.refusal(host.spec(other)).id == "overlay.base-version"
 
 
+def test_a_bundle_that_was_edited_on_the_host_is_refused_and_taken_away_so_that_it_is_sent_anew(host: Host, bundle: bundles.Bundle) -> None:
+    spec = host.spec(bundle)
+    place = host.layout.overlays / bundle.digest
+    (place / "files/engine/tree.py").write_bytes(b"TREE = 2\n")
+    finding = host.refusal(spec)
+    assert (finding.id, finding.evidence) == ("overlay.digest", "engine/tree.py")
+    assert "sends the bundle anew" in finding.fix
+    assert not place.exists()
+    assert host.build(host.spec(bundle))["changed"]
+
+
 def test_the_environments_interpreter_judges_the_overlays_syntax(host: Host, bundle: bundles.Bundle) -> None:
     broken = {**bundle.files, "engine/tree.py": b"def broken(:\n"}
     files = [{**one, "result": wheels.sha256(broken[one["path"]])} for one in bundle.manifest["files"]]

@@ -55,6 +55,7 @@ class Pins:
     def __init__(self, overlay: bool = False, base: str = "0.5.23") -> None:
         self.locks: dict[str, str] = {}
         self.overlay = overlay
+        self.damaged = False
         self.base = {"name": "sglang", "version": base}
 
     def lock(self, name: str) -> t.Optional[str]:
@@ -69,6 +70,10 @@ class Pins:
 
     def bundle(self, digest: str) -> Path:
         return Path(__file__).parent / "proving.py"
+
+    def verify(self, digest: str) -> None:
+        if self.damaged:
+            raise FindingError(Finding("overlay.digest", "error", digest, "1 file(s) are not as the manifest lists them", fix="restore it"))
 
 
 class Layers:
@@ -201,6 +206,16 @@ def test_an_overlay_for_another_engine_version_is_refused_before_anything_is_bui
     assert finding["evidence"] == "sglang/spec.py: is gone"
     assert made["environments"] == []
     assert [one["id"] for one in errors(plan(overlays=[{"directory": "/bundle"}]))] == ["overlay.base-version"]
+
+
+def test_a_bundle_that_was_edited_by_hand_is_refused_before_it_is_sent() -> None:
+    pins = Pins(overlay=True)
+    pins.damaged = True
+    wanted = {"overlays": [{"reference": "ct129"}]}
+    made = plan(pins=pins, **wanted)
+    assert [one["id"] for one in made["findings"] if one["verdict"] == "error"] == ["overlay.digest"]
+    assert (made["artifacts"]["overlays"], made["environments"], made["releases"]) == ([], [], [])
+    assert plan(changed(overlays=[DIGEST]), pins=pins, **wanted)["releases"]  # the host has it whole
 
 
 def test_a_host_where_it_all_serves_has_no_stage() -> None:
