@@ -40,6 +40,9 @@ class ActionModule(ActionBase):
             return {**result, **controller.refusal("%s: nothing was changed, because:" % host, refused)}
         for line in plans.changes(plan):
             self._display.display("%s | plan   | %s" % (host, line))
+        if self._task.diff:
+            for line in plans.package_changes(plan):
+                self._display.display("%s | plan   | %s" % (host, line))
         if self._task.check_mode:
             for one in plan["settings"]:
                 self._display.display("%s | plan   | %s: %s = %s (%s)" % (host, one["instance"], one["name"], one["value"], one["origin"]))

@@ -53,11 +53,13 @@ class Lock:
     """Packages by name, the identity of the inputs they came from, and the wheels that are local.
 
     :param wheels: per local wheel ``name``, ``version``, ``filename``, ``sha256``.
+    :param sizes: by name the bytes of the file that the host takes, where that is known; part of no id.
     """
 
     packages: tuple[Package, ...]
     inputs: t.Mapping[str, t.Any]
     wheels: tuple[t.Mapping[str, str], ...] = ()
+    sizes: t.Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -71,7 +73,7 @@ class Lock:
 
     def text(self) -> str:
         """The lock as it is kept and installed."""
-        header = {"id": self.id, "inputs": self.inputs, "schema": SCHEMA, "wheels": list(self.wheels)}
+        header = {"id": self.id, "inputs": self.inputs, "schema": SCHEMA, "sizes": dict(self.sizes), "wheels": list(self.wheels)}
         lines = [HEADER + json.dumps(header, sort_keys=True)]
         for package in self.packages:
             lines.append("%s==%s \\" % (package.name, package.version))
@@ -117,7 +119,7 @@ def parse(text: str, subject: str = "lock") -> Lock:
             raise FindingError(_unreadable(subject, first[:80], str(error))) from error
     if not {"id", "inputs", "wheels"} <= set(header):
         raise FindingError(_unreadable(subject, first[:80], "the first line is not what specdec writes"))
-    lock = Lock(_packages(rest, subject), header["inputs"], tuple(header["wheels"]))
+    lock = Lock(_packages(rest, subject), header["inputs"], tuple(header["wheels"]), header.get("sizes", {}))
     if lock.id != header["id"]:
         raise FindingError(
             Finding(
@@ -256,20 +258,37 @@ def lock(
         wheels.mkdir()
         for path in local.values():
             (wheels / path.name).symlink_to(path)
-        settings = {
-            **dict.fromkeys(_NEUTRAL, ""),
-            "UV_PYTHON_DOWNLOADS": "never",
-            "UV_NO_PROGRESS": "1",
-            "UV_SYSTEM_CERTS": "1",
-            **({} if user_config else {"UV_NO_CONFIG": "1"}),
-            **(env or {}),
-            "UV_FIND_LINKS": ",".join([str(wheels), *pages(wanted, local)]),
-        }
-        done = runner(_command(uv, wanted, Path(scratch)), env=settings, timeout=_TIMEOUT)
+        links = [str(wheels), *pages(wanted, local)]
+        done = runner(_command(uv, wanted, Path(scratch)), env=settings(links, env, user_config), timeout=_TIMEOUT)
     if done.rc != 0:
         raise FindingError(_explained(done, wanted))
     packages = _packages(done.stdout, "uv's answer")
     return Lock(packages, identity(wanted), tuple(_local_record(packages, local)))
+
+
+def settings(links: t.Iterable[str], env: t.Optional[t.Mapping[str, str]] = None, user_config: bool = False) -> dict[str, str]:
+    """Environment variables for a uv that resolves: the same answer on every controller.
+
+    :param links: directories and pages with wheels; :param env: see :func:`lock`.
+    """
+    return {
+        **dict.fromkeys(_NEUTRAL, ""),
+        "UV_PYTHON_DOWNLOADS": "never",
+        "UV_NO_PROGRESS": "1",
+        "UV_SYSTEM_CERTS": "1",
+        **({} if user_config else {"UV_NO_CONFIG": "1"}),
+        **(env or {}),
+        "UV_FIND_LINKS": ",".join(links),
+    }
+
+
+def target_options(wanted: t.Mapping[str, t.Any]) -> list[str]:
+    """Options of uv that say for which host, and which files count."""
+    argv = ["--python", sys.executable, "--python-version", wanted["python"], "--python-platform", wanted["platform"]]
+    argv += ["--only-binary", ":all:"]
+    for package in wanted["builds"]:
+        argv += ["--no-binary", package]
+    return argv + (["--exclude-newer", wanted["exclude_newer"]] if wanted["exclude_newer"] else [])
 
 
 def _command(uv: str, wanted: t.Mapping[str, t.Any], scratch: Path) -> list[str]:
@@ -279,12 +298,7 @@ def _command(uv: str, wanted: t.Mapping[str, t.Any], scratch: Path) -> list[str]
         files[name].write_text("".join(line + "\n" for line in wanted[name]), encoding="utf-8")
     argv = [uv, "pip", "compile", "--quiet", str(files["requirements"])]
     argv += ["--overrides", str(files["overrides"]), "--excludes", str(files["excludes"])]
-    argv += ["--python", sys.executable, "--python-version", wanted["python"], "--python-platform", wanted["platform"]]
-    argv += ["--resolution", "highest", "--prerelease", "if-necessary-or-explicit", "--only-binary", ":all:"]
-    for package in wanted["builds"]:
-        argv += ["--no-binary", package]
-    if wanted["exclude_newer"]:
-        argv += ["--exclude-newer", wanted["exclude_newer"]]
+    argv += [*target_options(wanted), "--resolution", "highest", "--prerelease", "if-necessary-or-explicit"]
     return [*argv, "--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links", "--color", "never"]
 
 

@@ -14,7 +14,21 @@ import os
 import typing as t
 from pathlib import Path
 
-from . import arguments, artifacts, environments, gpufindings, locks, overlays, probes, releases, schema, stacks, transactions, units
+from . import (
+    arguments,
+    artifacts,
+    environments,
+    gpufindings,
+    locks,
+    overlays,
+    packagelists,
+    probes,
+    releases,
+    schema,
+    stacks,
+    transactions,
+    units,
+)
 from . import models as hub
 from .findings import ERROR, OK, Finding, FindingError, errors, from_dict
 from .layout import SCHEMA, Layout, unit_name
@@ -206,7 +220,7 @@ class Planner:
         layered = self._layered(instance, captured, stack, lock) if lock is not None and captured is not None else None
         if lock is None or layered is None:
             return
-        environment = self._environment(stack, lock, layered)
+        environment = self._environment(instance["name"], stack, lock, layered)
         self._fetch(instance, environment)
         self._release(instance, stack, environment, models)
 
@@ -353,7 +367,7 @@ class Planner:
         if pin not in self.missing:
             self.missing.append(pin)
 
-    def _environment(self, stack: stacks.Stack, lock: locks.Lock, layered: t.Sequence[Overlay]) -> dict[str, t.Any]:
+    def _environment(self, instance: str, stack: stacks.Stack, lock: locks.Lock, layered: t.Sequence[Overlay]) -> dict[str, t.Any]:
         python = dict(stack.interpreter or {})
         content = {
             "schema": SCHEMA,
@@ -363,6 +377,7 @@ class Planner:
             "engine": {"name": stack.engine, "version": stack.version},
             "lane": stack.lane,
             "wheels": [dict(wheel) for wheel in lock.wheels],
+            "packages": lock.versions,
         }
         content["id"] = environments.environment_id(content)
         if content["id"] not in self.environments:
@@ -373,6 +388,7 @@ class Planner:
                 "engine": "%s %s" % (stack.engine, stack.version),
                 "lane": stack.lane,
                 "packages": len(lock.packages),
+                **self._changes(instance, lock),
                 "overlays": [{"digest": one.manifest["digest"], "origin": one.origin} for one in layered],
                 "replaced": overlays.layering([one.manifest for one in layered]),
                 "job": {
@@ -390,6 +406,15 @@ class Planner:
                 self._send_wheels(lock)
                 self._send_overlays(layered)
         return content
+
+    def _changes(self, instance: str, lock: locks.Lock) -> dict[str, t.Any]:
+        """What differs from the environment that the instance runs on, if it is known what that holds."""
+        known = {name: (content or {}).get("packages") or {} for name, content in self.state["environments"].items()}
+        release = self.state["instances"].get(instance, {}).get("release") or {}
+        previous = release.get("environment")
+        held = {item for packages in known.values() for item in packages.items()}
+        compared = packagelists.compare(known.get(previous, {}), lock.versions, lock.sizes, held)
+        return {"previous": previous if known.get(previous) else None, "changes": compared}
 
     def _send_wheels(self, lock: locks.Lock) -> None:
         """The lock's local wheels that the host lacks."""
@@ -608,6 +633,7 @@ def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
     for one in plan["environments"]:
         if not one["present"]:
             lines.append("build environment %s: %s, lane %s, %d packages" % (one["id"], one["engine"], one["lane"], one["packages"]))
+            lines += ["  " + line for line in packagelists.summary(one["changes"], one["previous"])]
             lines += ["  overlay %(digest)s, %(origin)s" % overlay for overlay in one["overlays"]]
             lines += ["  " + _replaced(file) for file in one["replaced"]]
     lines += ["fetch %s at %s from the hub" % (one["repo"], one["revision"]) for one in plan["fetches"]]
@@ -615,6 +641,12 @@ def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
         if one["switch_needed"]:
             lines.append("switch %s from %s to release %s" % (one["instance"], one["current"] or "nothing", one["id"]))
     return [plan["hardware"], *(lines or ["nothing to do"])]
+
+
+def package_changes(plan: t.Mapping[str, t.Any]) -> list[str]:
+    """One line for each package that an environment to be built has in another version than what serves."""
+    wanted = [one for one in plan["environments"] if not one["present"]]
+    return ["%s: %s" % (one["id"], line) for one in wanted for line in packagelists.listed(one["changes"])]
 
 
 def _replaced(file: t.Mapping[str, t.Any]) -> str:

@@ -366,3 +366,24 @@ def test_models_of_a_hub_are_fetched_once_with_the_environment_that_serves_them(
     assert "fetch org/target at %s from the hub" % ("a" * 40) in plans.changes(made)
     there = plan(changed(models=["org--target/" + "a" * 40]), model=named)
     assert there["fetches"] == [] and "model_store" not in there["stages"]
+
+
+def test_a_build_tells_its_packages_against_what_serves_and_what_it_downloads() -> None:
+    pins = Pins()
+    first = plan(pins=pins)
+    packages = first["environments"][0]["job"]["environment"]["packages"]
+    assert packages["sglang"] == "0.5.23" and sorted(packages) == ["sglang", "torch"]
+    assert [(one["name"], one["old"]) for one in first["environments"][0]["changes"]] == [("sglang", None), ("torch", None)]
+    assert "  download: 2 package(s) of unknown size" in plans.changes(first)
+    serving = {"packages": {"sglang": "0.5.22", "torch": packages["torch"]}}
+    release = {"environment": "before", "id": "r1"}
+    instances = {"main": {"current": "r1", "running": "r1", "release": release, "unit": {}, "unit_as_released": True, "unfinished": None}}
+    (name,) = pins.locks
+    lock = locks.parse(pins.locks[name])
+    pins.locks[name] = locks.Lock(lock.packages, lock.inputs, lock.wheels, {"sglang": 7_000_000, "torch": 200_000_000}).text()
+    made = plan(changed(environments={"before": serving}, instances=instances), pins)
+    assert made["environments"][0]["id"] == first["environments"][0]["id"]
+    lines = plans.changes(made)
+    assert "  packages: 1 changed against environment before: sglang 0.5.22 → 0.5.23" in lines
+    assert "  download: 7.0 MB (sglang 7.0 MB)" in lines
+    assert plans.package_changes(made) == ["%s: sglang 0.5.22 → 0.5.23, 7.0 MB" % made["environments"][0]["id"]]
