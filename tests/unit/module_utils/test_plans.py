@@ -376,7 +376,7 @@ def test_a_build_tells_its_packages_against_what_serves_and_what_it_downloads() 
     assert [(one["name"], one["old"]) for one in first["environments"][0]["changes"]] == [("sglang", None), ("torch", None)]
     assert "  download: 2 package(s) of unknown size" in plans.changes(first)
     serving = {"packages": {"sglang": "0.5.22", "torch": packages["torch"]}}
-    release = {"environment": "before", "id": "r1", "start_timeout": 1, "gate": {"timeout": 1}}
+    release = {"environment": "before", "id": "r1", "start_timeout": 1, "stop_timeout": 1, "gate": {"timeout": 1}}
     instances = {"main": {"current": "r1", "running": "r1", "release": release, "unit": {}, "unit_as_released": True, "unfinished": None}}
     (name,) = pins.locks
     lock = locks.parse(pins.locks[name])
