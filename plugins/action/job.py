@@ -10,16 +10,20 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.specdec.serving.plugins.module_utils import findings
+from ansible_collections.specdec.serving.plugins.module_utils import findings, layout
+from ansible_collections.specdec.serving.plugins.plugin_utils import controller
+
+#: Kinds that the host can foretell in check mode (module_utils/previews.py); the plan says the rest.
+_FORESEEN = ("rollback",)
 
 
 class ActionModule(ActionBase):
     def run(self, tmp: t.Any = None, task_vars: t.Any = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
         host = task_vars["inventory_hostname"]
-        spec = self._task.args["spec"]
+        spec = {"schema": layout.SCHEMA, "who": controller.who(), "why": "", **self._task.args["spec"]}
         result.update(kind=spec["kind"], instance=spec.get("instance"))
-        if self._task.check_mode:
+        if self._task.check_mode and spec["kind"] not in _FORESEEN:
             return {**result, "changed": True, "msg": "would run: %s" % spec["kind"], "result": {}}
         arguments: dict[str, t.Any] = {"spec": spec, "secrets": self._task.args.get("secrets") or {}}
         started: t.Optional[float] = None
@@ -27,6 +31,10 @@ class ActionModule(ActionBase):
             news = self._execute_module(module_name="specdec.serving.job", module_args=arguments, task_vars=task_vars)
             if news.get("failed"):
                 return {**result, **news}
+            result["diff"] = result.get("diff") or news.get("diff", [])
+            for line in news.get("foreseen", ()):
+                self._display.display("%s | %-6s | %s" % (host, spec["kind"], line))
+                result["foreseen"] = news["foreseen"]
             for line in news["lines"]:
                 started = started or line["t"]
                 self._display.display(
@@ -35,6 +43,8 @@ class ActionModule(ActionBase):
             if news["done"]:
                 break
             arguments = {"directory": news["directory"], "offset": news["offset"]}
+        if self._task.check_mode:
+            return {**result, "changed": news["changed"], "result": news["result"]}
         return self._ended(result, host, spec, news)
 
     def _ended(self, result: dict[str, t.Any], host: str, spec: t.Mapping[str, t.Any], news: t.Mapping[str, t.Any]) -> dict[str, t.Any]:

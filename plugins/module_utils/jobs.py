@@ -112,8 +112,19 @@ def start(spec: t.Mapping[str, t.Any], runner: Runner, secret_values: t.Optional
     shutil.rmtree(directory, ignore_errors=True)
     state = unit_properties(runner)
     if alive(state):
-        raise Busy("%s, since %s" % (state.get("Description"), state.get("ActiveEnterTimestamp") or "just now"))
+        raise _busy(state)
     raise NotStarted(answer.stderr.strip() or "systemd-run ended with %d" % answer.rc)
+
+
+def refuse_busy(runner: Runner) -> None:
+    """Raise Busy when a job holds the host: what is there is about to change then."""
+    state = unit_properties(runner)
+    if alive(state):
+        raise _busy(state)
+
+
+def _busy(state: t.Mapping[str, str]) -> Busy:
+    return Busy("%s, since %s" % (state.get("Description"), state.get("ActiveEnterTimestamp") or "just now"))
 
 
 def _forget_old(newest: Path) -> None:

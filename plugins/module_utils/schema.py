@@ -31,6 +31,8 @@ VARIABLES: dict[str, str] = {
     "specdec_hub": "Where models come from that are named by repo, and the token that reads them.",
     "specdec_reference": "Where a reference host keeps its engine.",
     "specdec_serial": "How many hosts are switched at a time.",
+    "specdec_rollback_instance": "The instance that playbooks/rollback.yml rolls back.",
+    "specdec_rollback_release": "The release that playbooks/rollback.yml goes back to.",
     "specdec_why": "The reason that the history keeps for this deploy.",
 }
 

@@ -9,8 +9,8 @@ DOCUMENTATION = r"""
 module: job
 short_description: Run long work on the host and follow it
 description:
-  - Starts a job (build an environment, fetch a model, prove a release, switch an instance, roll back) in a transient systemd unit
-    of the host, shows its progress, and returns its result.
+  - Starts a job (build an environment, fetch a model, prove a release, switch an instance, roll back, prune, remove) in a transient
+    systemd unit of the host, shows its progress, and returns its result.
   - The job runs on when the controller dies. Its unit is the lock of the host, so a second job is refused with the name
     of the first.
 version_added: 0.1.0
@@ -37,10 +37,10 @@ options:
 attributes:
   check_mode:
     support: full
-    description: Starts nothing.
+    description: Starts nothing; a rollback, a prune and a removal say what they would do.
   diff_mode:
-    support: none
-    description: The plan shows what differs.
+    support: partial
+    description: A rollback shows both configurations and units, a prune and a removal what goes. For the rest the plan shows what differs.
 """
 
 EXAMPLES = r"""
@@ -59,6 +59,11 @@ result:
   description: What the job found and did, with its C(findings).
   returned: when the job has ended
   type: dict
+foreseen:
+  description: What the job would do, for a person.
+  returned: in check mode, and when there is nothing to do
+  type: list
+  elements: str
 lines:
   description: Progress since O(offset).
   returned: success
@@ -66,10 +71,13 @@ lines:
   elements: dict
 """
 
+import typing as t
+
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.specdec.serving.plugins.module_utils import jobs
+from ansible_collections.specdec.serving.plugins.module_utils import jobs, previews
 from ansible_collections.specdec.serving.plugins.module_utils.ansiblerunner import module_runner
+from ansible_collections.specdec.serving.plugins.module_utils.findings import FindingError
 
 
 def main() -> None:
@@ -84,21 +92,38 @@ def main() -> None:
         required_one_of=[("spec", "directory")],
         supports_check_mode=True,
     )
-    if module.check_mode:
-        module.exit_json(changed=True, lines=[])
     runner = module_runner(module)
     directory = module.params["directory"]
+    seen: dict[str, t.Any] = {}
     if directory is None:
         try:
-            directory = jobs.start(module.params["spec"], runner, module.params["secrets"])["directory"]
+            seen = previews.preview(module.params["spec"], runner) or {}
+            if module.check_mode or not seen.get("changed", True):
+                module.exit_json(**_foreseen(seen))
+            directory = jobs.start(seen.get("spec", module.params["spec"]), runner, module.params["secrets"])["directory"]
         except jobs.Busy as busy:
             module.fail_json(
                 msg="The host is busy: %s. It was left alone; wait until that has ended, then run this again." % busy, busy=True
             )
         except jobs.NotStarted as error:
             module.fail_json(msg="The host did not start the job: %s. Nothing was changed; mend that, then run this again." % error)
+        except FindingError as error:
+            module.fail_json(msg="Nothing was changed. " + error.finding.text(), finding=error.finding.as_dict())
     news = jobs.follow(directory, module.params["offset"], module.params["wait"], runner)
-    module.exit_json(changed=bool((news["result"] or {}).get("changed")), directory=directory, **news)
+    module.exit_json(changed=bool((news["result"] or {}).get("changed")), directory=directory, diff=seen.get("diff", []), **news)
+
+
+def _foreseen(seen: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """What is known without a job: all of it in check mode, and that there is nothing to do."""
+    return {
+        "changed": seen.get("changed", True),
+        "foreseen": list(seen.get("lines", ())),
+        "diff": seen.get("diff", []),
+        "result": {"ok": True, "changed": False, "findings": list(seen.get("findings", ()))},
+        "lines": [],
+        "done": True,
+        "lost": False,
+    }
 
 
 if __name__ == "__main__":

@@ -77,13 +77,16 @@ def program() -> bytes:
 
 
 class Host:
-    """One host; every instance name used on it belongs to one test."""
+    """One host of a set, told apart as demo/hosts/hosts does; every instance name used on it belongs to one test."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, name: str = NAME, prefix: str = "specdec-switch", subnet: str = "10.89.79") -> None:
+        self.state = state
+        self.name = name
+        self.address = "%s.%s" % (subnet, name[2:])
         self.environment = {
             **os.environ,
-            "SPECDEC_DEMO_PREFIX": "specdec-switch",
-            "SPECDEC_DEMO_SUBNET": "10.89.79",
+            "SPECDEC_DEMO_PREFIX": prefix,
+            "SPECDEC_DEMO_SUBNET": subnet,
             "SPECDEC_DEMO_STATE": str(state),
         }
         self._port = 31000
@@ -100,27 +103,70 @@ class Host:
 
     def sh(self, *command: str, check: bool = True, stdin: t.Union[str, bytes, None] = None) -> str:
         """Run a command on the host as root; what it printed."""
-        return self.hosts("exec", NAME, "--", *command, stdin=stdin, check=check).strip()
+        return self.hosts("exec", self.name, "--", *command, stdin=stdin, check=check).strip()
 
     def up(self) -> None:
         """Make the host; an environment on it is the host's own Python and the double."""
-        self.hosts("up", NAME)
-        environment = "%s/environments/%s" % (ROOT, ENVIRONMENT)
+        self.hosts("up", self.name)
+        self.put({ROOT + "/bin/specdec": (program(), 0o755)})
+        self.add_environment(ENVIRONMENT)
+
+    def put(self, files: t.Mapping[str, t.Union[tuple[bytes, int], str]]) -> None:
+        """Files of the host by their path: content and mode, or where a link points to."""
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as archive:
-            engine = (CHECKOUT / "tests" / "doubles" / "engine.py").read_bytes()
-            for path, content, mode in (
-                (ROOT + "/bin/specdec", program(), 0o755),
-                (environment + "/engine.py", engine, 0o644),
-                (environment + "/.complete", b"", 0o644),
-            ):
+            for path, content in files.items():
                 entry = tarfile.TarInfo(path.lstrip("/"))
-                entry.size, entry.mode = len(content), mode
-                archive.addfile(entry, io.BytesIO(content))
-            link = tarfile.TarInfo((environment + "/venv/bin/python").lstrip("/"))
-            link.type, link.linkname = tarfile.SYMTYPE, "/usr/bin/python3"
-            archive.addfile(link)
+                if isinstance(content, str):
+                    entry.type, entry.linkname = tarfile.SYMTYPE, content
+                    archive.addfile(entry)
+                else:
+                    entry.size, entry.mode = len(content[0]), content[1]
+                    archive.addfile(entry, io.BytesIO(content[0]))
         self.sh("tar", "-x", "-C", "/", stdin=buffer.getvalue())
+
+    def add_environment(self, environment: str, **facts: t.Any) -> None:
+        """An environment that holds the host's own Python and the double; ``facts`` stand in its environment.json."""
+        place = "%s/environments/%s" % (ROOT, environment)
+        self.put(
+            {
+                place + "/engine.py": ((CHECKOUT / "tests" / "doubles" / "engine.py").read_bytes(), 0o644),
+                place + "/environment.json": (json.dumps({"schema": 1, "id": environment, **facts}).encode(), 0o644),
+                place + "/.complete": (b"", 0o644),
+                place + "/venv/bin/python": "/usr/bin/python3",
+            }
+        )
+
+    def playbook(self, name: str, *arguments: str, **variables: t.Any) -> subprocess.CompletedProcess[str]:
+        """Run a playbook of the collection on this host as a user does, over SSH; output together as text."""
+        inventory = self.state / ("%s.yml" % self.name)
+        inventory.write_text(json.dumps({"demo": {"hosts": {self.name: {"ansible_host": self.address}}}}))
+        command = [
+            "ansible-playbook",
+            "specdec.serving." + name,
+            "-i",
+            str(CHECKOUT / "inventories" / "demo"),
+            "-i",
+            str(inventory),
+            "-l",
+            self.name,
+        ]
+        return subprocess.run(
+            [*command, "-e", json.dumps(variables), *arguments],
+            env={
+                **self.environment,
+                "ANSIBLE_COLLECTIONS_PATH": str(CHECKOUT / "collections"),
+                "ANSIBLE_NOCOLOR": "1",
+                "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.state / "cp"),
+            },
+            cwd=CHECKOUT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=180,
+            check=False,
+        )
 
     def down(self) -> None:
         """Remove it."""
@@ -134,19 +180,21 @@ class Host:
         """The host program's command line."""
         return self.sh("/usr/bin/python3", "-I", "-B", ROOT + "/bin/specdec", *arguments, check=check)
 
-    def release(self, instance: str, mode: str = "ok", acceptance: float = 2.5, **facts: t.Any) -> releases.Release:
+    def release(
+        self, instance: str, mode: str = "ok", acceptance: float = 2.5, environment: str = ENVIRONMENT, **facts: t.Any
+    ) -> releases.Release:
         """A release of an instance; another mode or acceptance is another release."""
         if instance not in self._ports:
             self._port += 1
             self._ports[instance] = self._port
-        state = "%s/state/%s/%s" % (ROOT, instance, ENVIRONMENT)
-        environment = "%s/environments/%s" % (ROOT, ENVIRONMENT)
+        state = "%s/state/%s/%s" % (ROOT, instance, environment)
+        place = "%s/environments/%s" % (ROOT, environment)
         whole = {
             "instance": instance,
-            "environment": ENVIRONMENT,
+            "environment": environment,
             "engine": {"name": "double", "version": "1"},
-            "command": ["-B", environment + "/engine.py"],
-            "environment_variables": {"HOME": state, "PATH": environment + "/venv/bin:/usr/bin:/bin"},
+            "command": ["-B", place + "/engine.py"],
+            "environment_variables": {"HOME": state, "PATH": place + "/venv/bin:/usr/bin:/bin"},
             "secrets": {"api_key": {"option": "api-key", "version": KEY_VERSION}},
             "port": self._ports[instance],
             "stop_timeout": 3,
@@ -217,5 +265,5 @@ class Host:
 
     def power_cycle(self) -> None:
         """Cut the power and start again."""
-        self.hosts("kill", NAME)
-        self.hosts("start", NAME)
+        self.hosts("kill", self.name)
+        self.hosts("start", self.name)

@@ -14,7 +14,7 @@ import time
 import typing as t
 from pathlib import Path
 
-from ansible_collections.specdec.serving.plugins.module_utils import diagnosis, jobs, releases, transactions
+from ansible_collections.specdec.serving.plugins.module_utils import diagnosis, jobs, releases, rollbacks, transactions
 from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, Finding, FindingError, from_dict, worst
 from ansible_collections.specdec.serving.plugins.module_utils.layout import MARKER, SCHEMA, Layout, unit_name
 
@@ -239,18 +239,8 @@ def _diagnose(options: argparse.Namespace) -> int:
 
 
 def _rollback(options: argparse.Namespace) -> int:
-    layout = Layout(options.root)
-    _instances(options)
-    target = options.release or transactions.way_back(layout, options.instance)
-    wanted = releases.load(layout, options.instance, target).facts
-    now = releases.current(layout, options.instance)
-    limits = transactions.deadline(wanted, releases.load(layout, options.instance, now).facts if now else None)
-    spec = {
-        **_spec(options, "rollback", "asked for on the host"),
-        "instance": options.instance,
-        "release": target,
-        "deadline": limits.total,
-    }
+    asked = {**_spec(options, "rollback", "asked for on the host"), "instance": options.instance, "release": options.release}
+    spec = rollbacks.specification(asked)
     return _follow(jobs.start(spec, run)["directory"])
 
 

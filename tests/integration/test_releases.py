@@ -1,0 +1,87 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is done with releases beside deploying them, by playbooks over SSH on a real host; the engine is a double."""
+
+from __future__ import annotations
+
+import time
+import typing as t
+
+import pytest
+from switchhost import ROOT, Host
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Host]:
+    """A host that nobody else's tests prune or empty."""
+    made = Host(tmp_path_factory.mktemp("ground"), prefix="specdec-releases", subnet="10.89.88")
+    try:
+        made.up()
+        yield made
+    finally:
+        made.down()
+
+
+def committed(host: Host, *releases: t.Any) -> None:
+    for release in releases:
+        assert host.switch(release)["committed"]
+
+
+def serves(host: Host, instance: str, release: str) -> None:
+    seen = host.describe(instance)
+    assert (seen["release"], seen["running"], seen["healthy"]) == (release, release, True), seen
+
+
+def snapshot(host: Host) -> str:
+    """Every file that anything here could touch, with its content's time."""
+    places = "/etc/systemd/system /etc/sysusers.d /etc/ld.so.conf.d /etc/passwd /etc/group %s" % ROOT
+    return host.sh("sh", "-c", "find %s -xdev ! -path '*/state/*' -printf '%%p %%y %%m %%s %%T@ %%l\\n' 2>/dev/null | sort" % places)
+
+
+def test_rollback_by_playbook_to_the_release_before_and_to_a_named_one(ground: Host) -> None:
+    one, two, three = (ground.release("back", acceptance=number) for number in (2, 3, 4))
+    committed(ground, one, two, three)
+    run = ground.playbook("rollback", "--check", "--diff", specdec_rollback_instance="back")
+    assert run.returncode == 0 and "back goes back from %s to %s" % (three.id, two.id) in run.stdout, run.stdout
+    assert '-  "double-acceptance": 4' in run.stdout and '+  "double-acceptance": 3' in run.stdout
+    serves(ground, "back", three.id)
+    begun = time.monotonic()
+    run = ground.playbook("rollback", specdec_rollback_instance="back", specdec_why="answers were wrong")
+    assert run.returncode == 0, run.stdout
+    assert time.monotonic() - begun < 30
+    serves(ground, "back", two.id)
+    assert ground.describe("back")["history"][-1]["why"] == "answers were wrong"
+    run = ground.playbook("rollback", specdec_rollback_instance="back", specdec_rollback_release=three.id)
+    assert run.returncode == 0, run.stdout
+    serves(ground, "back", three.id)
+    pid = ground.show("specdec-back", "MainPID")
+    run = ground.playbook("rollback", specdec_rollback_instance="back", specdec_rollback_release=three.id)
+    assert run.returncode == 0 and "changed=0" in run.stdout and "serves %s already" % three.id in run.stdout, run.stdout
+    assert ground.show("specdec-back", "MainPID") == pid
+
+
+def test_rollback_refuses_what_it_cannot_do_and_changes_nothing(ground: Host) -> None:
+    release = ground.release("once")
+    committed(ground, release)
+    before = snapshot(ground)
+    refused = {
+        "instance nosuch: is not on this host": {"specdec_rollback_instance": "nosuch"},
+        "has no release to go back to": {"specdec_rollback_instance": "once"},
+        "release 00000000 of once: is not on this host": {"specdec_rollback_instance": "once", "specdec_rollback_release": "00000000"},
+    }
+    for message, variables in refused.items():
+        run = ground.playbook("rollback", **variables)
+        assert run.returncode != 0 and message in run.stdout, run.stdout
+    assert "%s (current, served, double 1)" % release.id in run.stdout, "the known ones"
+    assert snapshot(ground) == before
+    serves(ground, "once", release.id)
+
+
+def test_rollback_of_a_busy_host_names_who_is_at_work(ground: Host) -> None:
+    committed(ground, ground.release("atwork"), ground.release("atwork", acceptance=3))
+    job = ground.start(ground.release("atwork", mode="hang"))
+    ground.wait_for_step("atwork", "gating")
+    run = ground.playbook("rollback", specdec_rollback_instance="atwork")
+    assert run.returncode != 0 and "The host is busy: specdec: switch of atwork for tester" in run.stdout, run.stdout
+    ground.follow(job)
