@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import typing as t
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from ansible.plugins.action import ActionBase
 
 from ansible_collections.specdec.serving.plugins.module_utils import findings, locks
 from ansible_collections.specdec.serving.plugins.module_utils.findings import FindingError
-from ansible_collections.specdec.serving.plugins.plugin_utils import controller, hosttools, indexfiles
+from ansible_collections.specdec.serving.plugins.plugin_utils import controller, hosttools
 from ansible_collections.specdec.serving.plugins.plugin_utils.pins import Pins
 
 
@@ -35,12 +34,11 @@ class ActionModule(ActionBase):
                 if before is not None and not arguments.get("replace"):
                     return {**result, "changed": False, "id": locks.parse(before).id, "path": str(pins.directory / "locks" / name)}
                 self._display.display("%s | lock   | resolving %s" % (host, name))
-                uv, directories = hosttools.find_uv(), [Path(one) for one in arguments.get("wheel_directories") or ()]
-                lock = locks.lock(inputs, controller.run, uv, directories)
+                directories = [Path(one) for one in arguments.get("wheel_directories") or ()]
+                lock = locks.lock(inputs, controller.run, hosttools.find_uv(), directories)
                 refused = findings.errors(locks.check(lock, inputs))
                 if refused:
                     return {**result, **controller.refusal("%s: %s is refused; nothing was changed:" % (host, name), refused)}
-                lock = dataclasses.replace(lock, sizes=indexfiles.sizes(lock, inputs, controller.run, uv, directories))
                 path = pins.keep_lock(name, lock.text())
         except FindingError as error:
             return {**result, **controller.refusal("%s: %s could not be locked; nothing was changed:" % (host, name), [error.finding])}

@@ -6,7 +6,8 @@
 A lock is requirements text that uv and pip install as it stands: no address of an index, no path.
 Its first line carries, as JSON, what it was made from and which wheels are not from an index. It is
 made on the controller, for the host's Python and platform, and checked before it is kept: a resolver
-that is content is no evidence that the packages belong together.
+that is content is no evidence that the packages belong together. Of each package it accepts the one
+file that this host takes, so that files for other machines, which may come any day, do not move its id.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import tempfile
 import typing as t
 from pathlib import Path
 
-from . import parity, stacks
+from . import parity, pylocks, stacks
 from .findings import COULD_NOT_CHECK, ERROR, OK, Finding, FindingError
 from .layout import SCHEMA, digest
 from .runners import Completed, Runner
@@ -95,7 +96,8 @@ def inputs(stack: stacks.Stack, exclude_newer: str = "") -> dict[str, t.Any]:
 def identity(wanted: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     """The part of the inputs that decides the resolution, without the addresses of indexes."""
     kept = {key: value for key, value in wanted.items() if key not in _NOT_IDENTITY}
-    return {**kept, "indexes": [{"name": index["name"], "packages": index["packages"]} for index in wanted["indexes"]]}
+    places = {name: digest(dict(source)) for name, source in wanted["sources"].items()}
+    return {**kept, "indexes": [{"name": index["name"], "packages": index["packages"]} for index in wanted["indexes"]], "sources": places}
 
 
 def file_name(wanted: t.Mapping[str, t.Any]) -> str:
@@ -253,17 +255,20 @@ def lock(
     Raises FindingError where there is no such lock, saying which requirements clash or what is not there.
     """
     local = _pinned_wheels(wanted, directories)
+    exact = {name: path.resolve().as_uri() for name, path in local.items()}
+    for name, source in wanted["sources"].items():
+        if "index" in source:
+            exact[name] = _named_file(name, source["index"], wanted, runner, uv, settings([], env, user_config))
     with tempfile.TemporaryDirectory(prefix="specdec-lock-") as scratch:
-        wheels = Path(scratch, "wheels")
-        wheels.mkdir()
-        for path in local.values():
-            (wheels / path.name).symlink_to(path)
-        links = [str(wheels), *pages(wanted, local)]
-        done = runner(_command(uv, wanted, Path(scratch)), env=settings(links, env, user_config), timeout=_TIMEOUT)
+        argv = _command(uv, wanted, exact, Path(scratch))
+        done = runner(argv, env=settings(pages(wanted, exact), env, user_config), timeout=_TIMEOUT)
     if done.rc != 0:
         raise FindingError(_explained(done, wanted))
-    packages = _packages(done.stdout, "uv's answer")
-    return Lock(packages, identity(wanted), tuple(_local_record(packages, local)))
+    files = _files(done.stdout, wanted)
+    packages = tuple(Package(one.name, one.version, (one.sha256,)) for one in files)
+    sizes = {one.name: local[one.name].stat().st_size if one.name in local else one.size for one in files}
+    known = {name: size for name, size in sizes.items() if size is not None}
+    return Lock(packages, identity(wanted), tuple(_local_record(packages, local)), known)
 
 
 def settings(links: t.Iterable[str], env: t.Optional[t.Mapping[str, str]] = None, user_config: bool = False) -> dict[str, str]:
@@ -291,15 +296,61 @@ def target_options(wanted: t.Mapping[str, t.Any]) -> list[str]:
     return argv + (["--exclude-newer", wanted["exclude_newer"]] if wanted["exclude_newer"] else [])
 
 
-def _command(uv: str, wanted: t.Mapping[str, t.Any], scratch: Path) -> list[str]:
+#: How uv resolves, and the form that has all that is needed of a file: its address, hash and size.
+_RESOLUTION = ("--resolution", "highest", "--prerelease", "if-necessary-or-explicit")
+_FORM = ("--format", "pylock.toml", "--no-header", "--no-annotate", "--color", "never")
+
+
+def _command(uv: str, wanted: t.Mapping[str, t.Any], exact: t.Mapping[str, str], scratch: Path) -> list[str]:
+    """:param exact: by package the address of its file: no index is asked for it then, and nobody's bound moves it."""
+    overrides = [line for line in wanted["overrides"] if _name(line) not in exact]
+    overrides += ["%s @ %s" % (_with_extras(name, wanted), address) for name, address in exact.items()]
     files = {}
-    for name in ("requirements", "overrides", "excludes"):
+    for name, lines in (("requirements", wanted["requirements"]), ("overrides", overrides), ("excludes", wanted["excludes"])):
         files[name] = scratch / (name + ".txt")
-        files[name].write_text("".join(line + "\n" for line in wanted[name]), encoding="utf-8")
+        files[name].write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     argv = [uv, "pip", "compile", "--quiet", str(files["requirements"])]
     argv += ["--overrides", str(files["overrides"]), "--excludes", str(files["excludes"])]
-    argv += [*target_options(wanted), "--resolution", "highest", "--prerelease", "if-necessary-or-explicit"]
-    return [*argv, "--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links", "--color", "never"]
+    return [*argv, *target_options(wanted), *_RESOLUTION, *_FORM]
+
+
+def _named_file(name: str, index: str, wanted: t.Mapping[str, t.Any], runner: Runner, uv: str, env: t.Mapping[str, str]) -> str:
+    """The address of the one file that a package's own index has for it; that index is asked for nothing else."""
+    line = next(one for one in wanted["overrides"] if _name(one) == name)
+    argv = [uv, "pip", "compile", "--quiet", "-", "--no-deps", "--no-index", *target_options(wanted), *_RESOLUTION, *_FORM]
+    asked = {**env, "UV_FIND_LINKS": "%s/%s/" % (index.rstrip("/"), name)}
+    done = runner(argv, stdin=re.sub(r"\[.*?\]", "", line) + "\n", env=asked, timeout=_TIMEOUT)
+    if done.rc != 0:
+        raise FindingError(dataclasses.replace(_explained(done, wanted), subject="specdec_pins.%s.index" % name))
+    file = _files(done.stdout, wanted)[0]
+    return "%s#sha256=%s" % (file.url, file.sha256)
+
+
+def _files(text: str, wanted: t.Mapping[str, t.Any]) -> list[pylocks.File]:
+    """The file that the host takes of each package that uv resolved."""
+    ranked = pylocks.tags(wanted["python"], wanted["platform"])
+    found = []
+    for name, files in sorted(pylocks.read(text).items()):
+        # what was given by its address was chosen already
+        file = files[0] if len(files) == 1 else pylocks.taken(files, None, ranked)
+        if file is None or not file.sha256:
+            fix = "Put the file into a directory of specdec_wheel_directories, or pin it by url and sha256 in specdec_pins."
+            evidence = ", ".join(one.filename for one in files)
+            raise FindingError(Finding("lock.no-hash", ERROR, name, "the index gives no sha256 of its file", evidence=evidence, fix=fix))
+        found.append(file)
+    return found
+
+
+def _with_extras(name: str, wanted: t.Mapping[str, t.Any]) -> str:
+    """A package's name with what is asked of it besides its version."""
+    lines = [line for line in (*wanted["requirements"], *wanted["overrides"]) if _name(line) == name]
+    extras = re.search(r"\[.*?\]", lines[-1]) if lines else None
+    return name + (extras.group(0) if extras else "")
+
+
+def _name(line: str) -> str:
+    """The normalised name of a requirement line."""
+    return re.sub(r"[-_.]+", "-", _bare(line).strip()).lower()
 
 
 def _packages(text: str, subject: str) -> tuple[Package, ...]:
@@ -310,8 +361,7 @@ def _packages(text: str, subject: str) -> tuple[Package, ...]:
         match = _PACKAGE.match(line.rstrip())
         if not match:
             raise FindingError(_unreadable(subject, line.strip()[:80], "neither a comment nor name==version with sha256 hashes"))
-        name = re.sub(r"[-_.]+", "-", match.group("name")).lower()
-        packages.append(Package(name, match.group("version"), tuple(sorted(_HASH.findall(line)))))
+        packages.append(Package(_name(match.group("name")), match.group("version"), tuple(sorted(_HASH.findall(line)))))
     packages.sort(key=lambda package: package.name)
     return tuple(packages)
 
@@ -332,13 +382,34 @@ def _pinned_wheels(wanted: t.Mapping[str, t.Any], directories: t.Sequence[Path])
 
     found = {}
     for line in [*wanted["requirements"], *wanted["overrides"]]:
-        requirement = Requirement(line)
-        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        requirement, name = Requirement(line), _name(line)
         for exact in [one.version for one in requirement.specifier if one.operator == "=="]:
             path = local_wheel(directories, name, exact, wanted["python"], wanted["machine"])
-            if path:
+            if path and name not in wanted["sources"]:
                 found[name] = path
+    for name, source in wanted["sources"].items():
+        if "sha256" in source:
+            found[name] = _given_wheel(name, source, directories)
     return found
+
+
+def _given_wheel(name: str, source: t.Mapping[str, str], directories: t.Sequence[Path]) -> Path:
+    """The wheel that a pin names by its sha256."""
+    for directory in directories:
+        path = directory / source["filename"]
+        if path.is_file() and _sha256(path) == source["sha256"]:
+            return path
+    raise FindingError(
+        Finding(
+            "lock.local-wheel",
+            ERROR,
+            source["filename"],
+            "the wheel that specdec_pins.%s names is not on this controller" % name,
+            "not in %s" % (", ".join(map(str, directories)) or "any directory"),
+            "sha256 %s" % source["sha256"],
+            fix="Run the deploy again: it fetches or builds the wheel.",
+        )
+    )
 
 
 def _local_record(packages: t.Iterable[Package], local: t.Mapping[str, Path]) -> t.Iterator[dict[str, str]]:
@@ -421,6 +492,21 @@ def _explained(done: Completed, wanted: t.Mapping[str, t.Any]) -> Finding:
         return Finding("lock.uv", ERROR, subject, message, evidence=text[-400:], fix="Look at the evidence, then make the lock again.")
     if sentence:
         return _unsatisfiable(subject, sentence.group(1), text, wanted)
+    if re.search(
+        r"unexpected JSON|Unsupported `Content-Type`|unexpected HTML|Hash mismatch for package metadata|[Ii]nvalid (JSON|HTML)", text
+    ):
+        address = re.search(r"https?://[^\s`)]+", text)
+        return Finding(
+            "lock.index-garbage",
+            ERROR,
+            subject,
+            "what a package index answers is not what an index answers",
+            address.group(0) if address else "",
+            "pages of an index, each file with its hash",
+            text[-300:],
+            "Something else answered in its place, such as a proxy or a login page; or a mirror is damaged.",
+            fix="Open that address on the controller and look; then mend proxy, mirror or specdec_network, and lock again.",
+        )
     if re.search(r"Failed to fetch|error sending request|Request failed|--find-links` URL|Could not connect", text):
         address = re.search(r"https?://[^\s`)]+", text)
         return Finding(
@@ -448,6 +534,8 @@ def _unsatisfiable(subject: str, reason: str, text: str, wanted: t.Mapping[str, 
     if re.search(r"no versions? of|was not found|only the following versions", reason):
         message = "a version that is required does not exist on the index"
         fix = "Pin a version that exists in specdec_pins, or add the index or the wheel that has it."
+        if not cause and "%s==%s" % (wanted["engine"], wanted["version"]) in reason:
+            cause = "This release is known to exist: perhaps the index is a mirror without it, or a login page answered in its place."
         if wanted["exclude_newer"] and "exclude-newer" in cause:
             fix = "Choose a later specdec_exclude_newer than %s, or an older version." % wanted["exclude_newer"]
         return Finding("lock.missing-version", ERROR, subject, message, reason, "a version that exists", cause=cause, fix=fix)

@@ -47,6 +47,8 @@ class Stack:
     :param kernels: all names the engine's kernel package has or had.
     :param lacks: what the lane does not have (``flashinfer``, ``kernel``, ``cuda``; see parity.PARTS).
     :param interpreter: the host's Python as gathered, None where only its version was given.
+    :param sources: per package that specdec_pins takes from a place of its own: the address of its ``index``, or
+        ``filename`` and ``sha256`` of its wheel.
     """
 
     engine: str
@@ -68,6 +70,7 @@ class Stack:
     kernels: tuple[str, ...]
     lacks: tuple[str, ...]
     interpreter: t.Optional[t.Mapping[str, t.Any]] = None
+    sources: t.Mapping[str, t.Mapping[str, str]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

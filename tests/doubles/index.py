@@ -9,6 +9,7 @@ It answers as a real one does: pages in HTML or JSON, with hashes, sizes, times 
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import hashlib
 import html
@@ -91,7 +92,7 @@ class Index:
             self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
         self.origin = "%s://%s:%d" % ("https" if context else "http", address, self.server.server_port)
         self.url = self.origin + "/simple"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def add(self, name: str, version: str, requires: t.Sequence[str] = (), uploaded: str = UPLOADED, **how: t.Any) -> File:
         """Add a stand-in wheel (see :func:`wheel`)."""
@@ -162,6 +163,11 @@ class Index:
 def _handler(index: Index) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+
+        def handle(self) -> None:
+            # who asks may have heard enough
+            with contextlib.suppress(ConnectionError):
+                super().handle()
 
         def do_HEAD(self) -> None:
             self.respond()

@@ -1,23 +1,17 @@
 # Copyright (c) 2026, specdec.serving contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Locks: their text and id, what is refused, and real resolutions against an index of stand-in wheels."""
+"""Locks: their text and id, and what is refused."""
 
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import subprocess
-import sys
-import zipfile
-from pathlib import Path
 
+import index
 import pytest
 
 from ansible_collections.specdec.serving.plugins.module_utils import locks, stacks
 from ansible_collections.specdec.serving.plugins.module_utils.findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, FindingError
-from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
-from ansible_collections.specdec.serving.plugins.plugin_utils import controller, hosttools
 
 PARTS = ("flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache")
 
@@ -66,64 +60,12 @@ def verdicts(versions, **changes):
     return {one.id: one for one in locks.check(lock_of(versions, wanted), wanted)}
 
 
-def wheel(directory, name, version, requires=(), extras=(), tag="py3-none-any"):
-    """Write a wheel without content; the same arguments give the same bytes."""
+def wheel(directory, name, version, tag="py3-none-any"):
+    """Write a stand-in wheel."""
     directory.mkdir(parents=True, exist_ok=True)
-    stem = "%s-%s" % (name.replace("-", "_"), version)
-    path = directory / ("%s-%s.whl" % (stem, tag))
-    metadata = ["Metadata-Version: 2.1", "Name: " + name, "Version: " + version]
-    metadata += ["Provides-Extra: " + extra for extra in extras] + ["Requires-Dist: " + one for one in requires]
-    with zipfile.ZipFile(path, "w") as archive:
-        for member, text in (("METADATA", "\n".join(metadata) + "\n"), ("WHEEL", "Wheel-Version: 1.0\nTag: %s\n" % tag), ("RECORD", "")):
-            archive.writestr(zipfile.ZipInfo("%s.dist-info/%s" % (stem, member), (1980, 1, 1, 0, 0, 0)), text)
-    return path
-
-
-class Index:
-    """A package index in a directory."""
-
-    def __init__(self, root):
-        self.root = root
-        self.root.mkdir()
-
-    def add(self, name, version, requires=(), extras=(), tag="py3-none-any"):
-        directory = self.root / name
-        wheel(directory, name, version, requires, extras, tag)
-        links = "".join('<a href="%s">%s</a>\n' % (path.name, path.name) for path in sorted(directory.glob("*.whl")))
-        (directory / "index.html").write_text(links, encoding="utf-8")
-
-    @property
-    def url(self):
-        return self.root.as_uri()
-
-
-@pytest.fixture
-def index(tmp_path):
-    """What the release needs, as upstream's metadata says it."""
-    made = Index(tmp_path / "index")
-    made.add(
-        "sglang",
-        "0.5.9",
-        ["torch==2.9.1", "flashinfer_python==0.6.3", "flashinfer_cubin==0.6.3", "sgl-kernel==0.3.21", "quack-kernels==0.2.4"],
-    )
-    made.add("torch", "2.9.1", ["nvidia-nccl-cu12"])
-    for version in ("2.26.2", "2.27.5"):
-        made.add("nvidia-nccl-cu12", version)
-    made.add("sgl-kernel", "0.3.21")
-    for version, least in (("0.6.3", "4.3.4"), ("0.6.8.post1", "4.4.2"), ("0.7.2", "4.5")):
-        made.add("flashinfer-python", version, ["nvidia-cutlass-dsl>=" + least])
-        made.add("flashinfer-cubin", version)
-    made.add("quack-kernels", "0.2.3", ["nvidia-cutlass-dsl==4.3.5"])
-    made.add("quack-kernels", "0.2.4", ["nvidia-cutlass-dsl>=4.3.4,<4.4.0"])
-    made.add("quack-kernels", "0.3.2", ["nvidia-cutlass-dsl>=4.4.0"])
-    for version in ("4.3.5", "4.4.2"):
-        made.add("nvidia-cutlass-dsl", version)
-    return made
-
-
-def resolve(index, wanted, directories=(), **env):
-    settings = {"UV_DEFAULT_INDEX": index.url, "UV_CACHE_DIR": str(index.root.parent / "cache"), **env}
-    return locks.lock(wanted, controller.run, hosttools.find_uv(), directories, settings)
+    filename, content = index.wheel(name, version, tag=tag)
+    (directory / filename).write_bytes(content)
+    return directory / filename
 
 
 def finding_of(call, *arguments, **options):
@@ -276,124 +218,3 @@ class TestLocalWheels:
         assert places == {}
         assert [one.id for one in found] == ["lock.local-wheel"] * 2
         assert "built anew" in found[0].message
-
-
-class TestResolution:
-    def test_gives_the_same_lock_every_time_and_no_address(self, index):
-        first, second = resolve(index, inputs()), resolve(index, inputs())
-        assert first == second
-        assert first.versions["flashinfer-cubin"] == "0.6.3"
-        assert str(index.root.parent) not in first.text()
-        assert "://" not in first.text()
-        assert locks.parse(first.text()) == first
-        assert {one.verdict for one in locks.check(first, inputs())} == {OK}
-
-    def test_settings_of_the_controller_do_not_decide_it(self, index, tmp_path, monkeypatch):
-        expected = resolve(index, inputs())
-        (tmp_path / "override.txt").write_text("quack-kernels==0.3.2\n", encoding="utf-8")
-        for name in ("UV_OVERRIDE", "UV_EXCLUDE", "UV_CONSTRAINT", "UV_BUILD_CONSTRAINT"):
-            monkeypatch.setenv(name, str(tmp_path / "override.txt"))
-        monkeypatch.setenv("UV_RESOLUTION", "lowest")
-        wheel(tmp_path / "links", "nvidia-nccl-cu12", "99")
-        monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "links"))
-        assert resolve(index, inputs()) == expected
-
-    def test_half_an_override_resolves_and_is_refused(self, index):
-        wanted = inputs(overrides=("flashinfer-python==0.6.8.post1", "quack-kernels==0.3.2"), flashinfer="0.6.8.post1")
-        lock = resolve(index, wanted)
-        assert [one.id for one in locks.check(lock, wanted) if one.verdict == ERROR] == ["lock.flashinfer"]
-
-    def test_the_whole_override_is_good(self, index):
-        overrides = (
-            "flashinfer-cubin==0.6.8.post1",
-            "flashinfer-jit-cache==0.6.8.post1",
-            "flashinfer-python==0.6.8.post1",
-            "quack-kernels==0.3.2",
-        )
-        wanted = inputs(overrides=overrides, flashinfer="0.6.8.post1")
-        lock = resolve(index, wanted)
-        assert {one.verdict for one in locks.check(lock, wanted)} == {OK}
-        assert lock.versions["nvidia-cutlass-dsl"] == "4.4.2"
-
-    def test_a_clash_is_shortened_to_the_two_requirements(self, index):
-        one = finding_of(resolve, index, inputs(overrides=("flashinfer-cubin==0.6.8.post1", "flashinfer-python==0.6.8.post1")))
-        assert one.id == "lock.unsatisfiable"
-        assert one.subject == "sglang 0.5.9 on lane cu128"
-        sides = one.found.split(" against ")
-        assert sorted(sides) == [
-            "flashinfer-python==0.6.8.post1 requires nvidia-cutlass-dsl>=4.4.2",
-            "quack-kernels==0.2.4 requires nvidia-cutlass-dsl>=4.3.4,<4.4.0",
-        ]
-        assert one.fix == "Pin quack-kernels or nvidia-cutlass-dsl to a version that fits the other in specdec_pins."
-
-    def test_a_version_that_does_not_exist(self, index):
-        one = finding_of(resolve, index, inputs(overrides=("torch==2.9.7",)))
-        assert one.id == "lock.missing-version"
-        assert "torch==2.9.7" in one.found
-
-    def test_a_package_that_has_no_wheel_for_the_platform(self, index):
-        index.add("sgl-kernel", "0.4", tag="cp312-cp312-manylinux_2_39_x86_64")
-        one = finding_of(resolve, index, inputs(overrides=("sgl-kernel==0.4",)))
-        assert one.id == "lock.no-wheel"
-        assert "sgl-kernel==0.4" in one.found
-
-    def test_an_index_that_does_not_answer_is_named_without_its_password(self, index):
-        wanted = inputs(
-            overrides=("torch==2.9.1+cu130",), indexes=(stacks.Index("extra", "http://user:secret@127.0.0.1:9/whl", ("torch",)),)
-        )
-        one = finding_of(resolve, index, wanted, UV_HTTP_RETRIES="0")
-        assert one.id == "lock.index-unreachable"
-        assert "127.0.0.1:9/whl/torch/" in one.found
-        assert "secret" not in one.text()
-
-    def test_a_password_that_uv_prints_is_not_repeated(self):
-        def leaky(argv, **_options):
-            return Completed(
-                2, "", "error: Failed to fetch: `https://user:secret@index.example/simple/torch/`\n  cause: refused by https://u:secret@x"
-            )
-
-        one = finding_of(locks.lock, inputs(), leaky, "uv")
-        assert one.id == "lock.index-unreachable"
-        assert one.found == "https://***@index.example/simple/torch/"
-        assert "secret" not in one.text()
-
-    def test_a_local_wheel_is_taken_where_its_version_is_pinned_and_recorded_with_its_hash(self, index, tmp_path):
-        path = wheel(tmp_path / "wheels", "torch", "2.9.1+cu130", tag="cp312-cp312-manylinux_2_28_x86_64")
-        wheel(tmp_path / "wheels", "quack-kernels", "99")
-        dead = (stacks.Index("torch-cu130", "http://127.0.0.1:9/whl", ("torch",)),)
-        wanted = inputs(overrides=("torch==2.9.1+cu130",), indexes=dead, lane="cu130")
-        lock = resolve(index, wanted, [tmp_path / "wheels"])
-        assert [(one["name"], one["version"], one["filename"]) for one in lock.wheels] == [("torch", "2.9.1+cu130", path.name)]
-        assert lock.versions["quack-kernels"] == "0.2.4", "a wheel that nobody asked for decided the lock"
-        assert locks.locate(lock, [tmp_path / "wheels"]) == ({lock.wheels[0]["sha256"]: path}, [])
-
-    def test_excluded_packages_are_left_out(self, index):
-        assert "quack-kernels" not in resolve(index, inputs(excludes=("quack-kernels",))).versions
-
-    def test_what_it_makes_can_be_installed(self, index, tmp_path):
-        (tmp_path / "lock.txt").write_text(resolve(index, inputs()).text(), encoding="utf-8")
-        argv = [hosttools.find_uv(), "pip", "install", "--quiet", "--require-hashes", "--no-deps", "--target", str(tmp_path / "site")]
-        argv += [
-            "--python",
-            sys.executable,
-            "--cache-dir",
-            str(tmp_path / "cache"),
-            "--default-index",
-            index.url,
-            "-r",
-            str(tmp_path / "lock.txt"),
-        ]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert (tmp_path / "site" / "sglang-0.5.9.dist-info").is_dir()
-
-    def test_a_uv_that_cannot_be_started(self, index):
-        assert finding_of(locks.lock, inputs(), controller.run, "/nowhere/uv").id == "lock.uv"
-        assert finding_of(locks.lock, inputs(), controller.run, shutil.which("false")).id == "lock.failed"
-
-    def test_nothing_is_left_behind(self, index, tmp_path, monkeypatch):
-        scratch = tmp_path / "scratch"
-        scratch.mkdir()
-        monkeypatch.setattr("tempfile.tempdir", str(scratch))
-        resolve(index, inputs())
-        assert list(Path(scratch).iterdir()) == []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.specdec.serving.plugins.module_utils import artifacts, locks
+from ansible_collections.specdec.serving.plugins.module_utils import locks, pylocks
 from ansible_collections.specdec.serving.plugins.plugin_utils import controller, hosttools, indexfiles
 
 WANTED = {"python": "3.12", "platform": "x86_64-manylinux_2_28", "builds": [], "exclude_newer": "", "excludes": [], "indexes": []}
@@ -63,7 +63,7 @@ def lock(**versions: str) -> locks.Lock:
     return locks.Lock(tuple(packages), {})
 
 
-def ask(lock_: locks.Lock, index: str, tmp_path: Path, **wanted: t.Any) -> dict[str, indexfiles.File]:
+def ask(lock_: locks.Lock, index: str, tmp_path: Path, **wanted: t.Any) -> dict[str, pylocks.File]:
     env = {"UV_DEFAULT_INDEX": index, "UV_CACHE_DIR": str(tmp_path / "cache"), "UV_FIND_LINKS": ""}
     found, done = indexfiles.ask(lock_, {**WANTED, **wanted}, controller.run, hosttools.find_uv(), env)
     assert done.rc == 0, done.stderr
@@ -90,19 +90,3 @@ def test_the_file_is_the_one_of_the_hosts_best_tag(index: str, tmp_path: Path, w
 def test_a_file_that_the_lock_does_not_accept_is_not_taken(index: str, tmp_path: Path) -> None:
     narrow = locks.Lock((locks.Package("example", "1.0", ("a" * 64,)),), {})
     assert ask(narrow, index, tmp_path)["example"].sha256 == "a" * 64
-
-
-def test_sizes_come_from_the_index_and_from_local_wheels(index: str, tmp_path: Path) -> None:
-    wheel = tmp_path / "wheels" / "own-3.0-py3-none-any.whl"
-    wheel.parent.mkdir()
-    wheel.write_bytes(b"12345")
-    record = {"name": "own", "version": "3.0", "filename": wheel.name, "sha256": artifacts.file_digest(wheel)}
-    both = lock(example="1.0", silent="2.0")
-    whole = locks.Lock((*both.packages, locks.Package("own", "3.0", (record["sha256"],))), {}, (record,))
-    env = {"UV_DEFAULT_INDEX": index, "UV_CACHE_DIR": str(tmp_path / "cache")}
-    assert indexfiles.sizes(whole, WANTED, controller.run, hosttools.find_uv(), [wheel.parent], env) == {"example": 200, "own": 5}
-
-
-def test_without_an_index_no_size_is_known(tmp_path: Path) -> None:
-    env = {"UV_DEFAULT_INDEX": "http://127.0.0.1:1/simple", "UV_CACHE_DIR": str(tmp_path / "cache"), "UV_HTTP_RETRIES": "0"}
-    assert indexfiles.sizes(lock(example="1.0"), WANTED, controller.run, hosttools.find_uv(), [], env) == {}
