@@ -21,7 +21,7 @@ from .findings import ERROR, Finding, FindingError
 #: Of other distributions only what a person edits is hashed; of larger files the size is compared.
 _EDITED = 1 << 20
 
-#: Bytes of the largest file that may be source; weights and data sets are none.
+#: Bytes of the largest file that is taken for source without being named; weights and data sets are none.
 _LARGEST = 64 << 20
 
 _ATTEMPTS = 3
@@ -54,11 +54,11 @@ def capture(
 
     Changed files, files no RECORD knows in the distribution's own top-level packages, and deleted files
     are taken. Bytecode, caches, backups and leftovers of version control are not, nor are compiled
-    libraries that ``binaries`` does not name, nor what lies in other distributions: all of that is
+    libraries and large files that ``binaries`` does not name, nor what lies in other distributions: all of that is
     listed in :attr:`Captured.ignored`. What the files add to their base is told later, where the base is at hand.
 
     :param package: name of the distribution.
-    :param binaries: paths of compiled libraries to take nevertheless.
+    :param binaries: paths of compiled libraries and of large files to take nevertheless.
     :param critical: distributions whose versions the manifest notes.
 
     Raises FindingError when the distribution is not there or not installed from a wheel, or when its files keep changing or cannot be read.
@@ -89,9 +89,9 @@ def _stable(
 ) -> tuple[list[dict[str, t.Any]], dict[str, bytes], list[dict[str, str]], list[str]]:
     """The differences as they were at one moment: what was read is what was there before and after."""
     for _attempt in range(_ATTEMPTS):
-        scan = _scan(site_packages, dist, dists)
+        scan = _scan(site_packages, dist, dists, binaries)
         found = _differences(site_packages, dist, scan, binaries)
-        if scan == _scan(site_packages, dist, dists) and all(one["result"] == scan.hashes.get(one["path"]) for one in found[0]):
+        if scan == _scan(site_packages, dist, dists, binaries) and all(one["result"] == scan.hashes.get(one["path"]) for one in found[0]):
             return found
     raise FindingError(
         Finding(
@@ -138,21 +138,21 @@ def _captured_distribution(site_packages: Path, dists: t.Sequence[records.Distri
     return dist
 
 
-def _scan(site_packages: Path, dist: records.Distribution, dists: t.Iterable[records.Distribution]) -> _Scan:
+def _scan(site_packages: Path, dist: records.Distribution, dists: t.Iterable[records.Distribution], binaries: frozenset[str]) -> _Scan:
     """Hashes of the distribution's files, and of the files in its packages that no RECORD knows (None: gone, or cannot be read)."""
     known = {path for one in dists for path in one.rows}
     added = tuple(sorted(path for path in records.tree(site_packages, dist.packages()) if path not in known))
     wanted = {path: (str(site_packages / path), row.algorithm) for path, row in _own(dist).items()}
-    wanted.update((path, (str(site_packages / path), "sha256")) for path in added if _may_be_source(site_packages / path))
+    wanted.update((path, (str(site_packages / path), "sha256")) for path in added if _may_be_source(site_packages / path, path in binaries))
     return _Scan(records.hash_files(wanted), added)
 
 
-def _may_be_source(path: Path) -> bool:
+def _may_be_source(path: Path, named: bool) -> bool:
     try:
         found = path.stat()
     except OSError:
         return False
-    return stat.S_ISREG(found.st_mode) and found.st_size <= _LARGEST
+    return stat.S_ISREG(found.st_mode) and (named or found.st_size <= _LARGEST)
 
 
 def _own(dist: records.Distribution) -> dict[str, records.Row]:
@@ -177,7 +177,7 @@ def _differences(
         reason = bundles.leftover(path) or ("" if bundles.is_plain(path) else "its name holds characters that no bundle holds")
         if not reason and os.path.lexists(source):
             try:
-                data, reason = _read(source)
+                data, reason = _read(source, path in binaries)
             except OSError as error:
                 unreadable.append("%s: %s" % (path, error.strerror))
                 continue
@@ -194,12 +194,12 @@ def _differences(
     return entries, files, ignored, unreadable
 
 
-def _read(source: Path) -> tuple[t.Optional[bytes], str]:
+def _read(source: Path, named: bool) -> tuple[t.Optional[bytes], str]:
     """The bytes of what may be source, or why they are not taken. Raises OSError."""
     if not source.is_file():
         return None, "a link to a directory" if source.is_dir() else "not a plain file"
-    if source.stat().st_size > _LARGEST:
-        return None, "larger than %d MiB" % (_LARGEST >> 20)
+    if source.stat().st_size > _LARGEST and not named:
+        return None, "larger than %d MiB, and not named" % (_LARGEST >> 20)
     return source.read_bytes(), ""
 
 

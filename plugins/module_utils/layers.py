@@ -38,12 +38,13 @@ def bundle(
         return bundles.read_bundle(directory)
     there: dict[str, t.Optional[str]] = {path: row.digest for path, row in package.rows.items()}
     there.update(overlays.expected(below))
+    tops = package.packages()
     entries, files, refused = [], {}, []
     for path in sorted(records.tree(directory)):
         source = directory / path
         if bundles.leftover(path):
             continue
-        reason = _refused(path, source, package)
+        reason = _refused(path, source, tops)
         try:
             data = b"" if reason else source.read_bytes()
         except OSError as error:
@@ -69,10 +70,10 @@ def bundle(
     return bundles.seal(manifest, files)
 
 
-def _refused(path: str, source: Path, package: records.Distribution) -> str:
+def _refused(path: str, source: Path, tops: t.Collection[str]) -> str:
     if not bundles.is_plain(path):
         return "has a name that no bundle holds, or lies above the package's directory"
-    if path.split("/", 1)[0] not in package.packages():
+    if path.split("/", 1)[0] not in tops:
         return "lies outside the package"
     if source.is_symlink() or not source.is_file():
         return "is no plain file"

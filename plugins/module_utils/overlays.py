@@ -9,6 +9,7 @@ into an existing file.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import secrets
@@ -22,6 +23,9 @@ from pathlib import Path
 from . import records
 from .bundles import Bundle, verify_bundle
 from .findings import ERROR, OK, Finding, FindingError
+
+#: A name in ``__pycache__`` (PEP 3147, PEP 488).
+_COMPILED = re.compile(r"(?P<stem>.+?)\.[^.]+(?:\.opt-[^.]+)?\.py[co]", re.DOTALL)
 
 Syntax = t.Callable[[t.Mapping[str, bytes]], t.Mapping[str, str]]
 
@@ -66,11 +70,17 @@ def check(
     finding = version_finding(manifest, dist.version if dist else None, dist.rows if dist else {})
     if dist is None or finding:
         return [finding] if finding else []
-    leaving = [entry["path"] for entry in manifest["files"] if not _inside(site_packages, dist, entry["path"])]
+    packages = dist.packages()
+    real = _real_directories(site_packages, manifest["files"])
+    leaving = [
+        entry["path"]
+        for entry in manifest["files"]
+        if entry["path"].split("/", 1)[0] not in packages or not real[os.path.dirname(entry["path"])]
+    ]
     if leaving:
         message = "%d file(s) would leave the package" % len(leaving)
         fix = "capture the overlay anew; one overlay changes one package"
-        expected_tops = ", ".join(sorted(dist.packages()))
+        expected_tops = ", ".join(sorted(packages))
         return [
             Finding("overlay.path", ERROR, subject, message, expected="below " + expected_tops, evidence=records.listing(leaving), fix=fix)
         ]
@@ -117,10 +127,11 @@ def _moved(manifest: t.Mapping[str, t.Any], rows: t.Mapping[str, records.Row]) -
     return moved
 
 
-def _inside(site_packages: Path, dist: records.Distribution, path: str) -> bool:
+def _real_directories(site_packages: Path, entries: t.Iterable[t.Mapping[str, t.Any]]) -> dict[str, bool]:
+    """Whether each directory that entries lie in is where its path says: no part of it is a link."""
     top = os.path.realpath(site_packages)
-    parent = os.path.dirname(os.path.join(top, path))
-    return path.split("/", 1)[0] in dist.packages() and os.path.realpath(parent) == parent
+    directories = {os.path.dirname(entry["path"]) for entry in entries}
+    return {one: os.path.realpath(os.path.join(top, one)) == os.path.join(top, one) for one in directories}
 
 
 def _current(site_packages: Path, entries: t.Iterable[t.Mapping[str, t.Any]]) -> dict[str, t.Optional[str]]:
@@ -136,6 +147,7 @@ def _base_findings(manifest: t.Mapping[str, t.Any], site_packages: Path, subject
     ]
     if not wrong:
         return []
+    bases = {entry["path"]: entry["base"] for entry in manifest["files"]}
     return [
         Finding(
             "overlay.base-hash",
@@ -143,9 +155,7 @@ def _base_findings(manifest: t.Mapping[str, t.Any], site_packages: Path, subject
             subject,
             "%d file(s) are not the ones the overlay was made for" % len(wrong),
             found=records.listing("%s %s" % (path, now[path] or "missing") for path in wrong),
-            expected=records.listing(
-                "%s %s" % (entry["path"], entry["base"] or "no file") for entry in manifest["files"] if entry["path"] in wrong
-            ),
+            expected=records.listing("%s %s" % (path, bases[path] or "no file") for path in wrong),
             evidence=str(site_packages),
             cause="another overlay or a hand edit changed them, or the base was built anew under the same version",
             fix="apply the overlay to the untouched base, or capture it anew",
@@ -185,26 +195,21 @@ def apply(
     for finding in check(bundle, site_packages, dists, syntax):
         raise FindingError(finding)
     now = _current(site_packages, bundle.manifest["files"])
-    changed = []
-    for entry in bundle.manifest["files"]:
-        path = entry["path"]
-        if now[path] == entry["result"]:
-            continue
-        target = site_packages / path
+    due = [entry for entry in bundle.manifest["files"] if now[entry["path"]] != entry["result"]]
+    remove_bytecode(site_packages / entry["path"] for entry in due)
+    for entry in due:
+        target = site_packages / entry["path"]
         if entry["action"] == "delete":
             target.unlink()
+            _remove_empty(target.parent, site_packages / entry["path"].split("/", 1)[0])
         else:
-            replace(target, bundle.files[path], int(entry["mode"], 8))
-        remove_bytecode(target)
-        if entry["action"] == "delete":
-            _remove_empty(target.parent, site_packages / path.split("/", 1)[0])
-        changed.append(path)
-    return changed
+            replace(target, bundle.files[entry["path"]], int(entry["mode"], 8))
+    return [entry["path"] for entry in due]
 
 
 def replace(target: Path, data: bytes, mode: int) -> None:
     """Give a path new content in a file of its own: whoever shares the old one keeps it. Raises OSError."""
-    missing = [parent for parent in target.parents if not parent.exists()]
+    missing = list(itertools.takewhile(lambda parent: not parent.exists(), target.parents))
     for parent in reversed(missing):
         parent.mkdir()
         parent.chmod(0o755)
@@ -218,14 +223,16 @@ def replace(target: Path, data: bytes, mode: int) -> None:
         raise
 
 
-def remove_bytecode(source: Path) -> None:
-    """Remove what interpreters compiled from a file: two versions of the same size and second look the same to them."""
-    for cached in (source.parent / "__pycache__").glob(_glob_escape(source.stem) + ".*.py[co]"):
-        cached.unlink()
-
-
-def _glob_escape(text: str) -> str:
-    return re.sub(r"([*?\[])", r"[\1]", text)
+def remove_bytecode(sources: t.Iterable[Path]) -> None:
+    """Remove what interpreters compiled from files: two versions of the same size and second look the same to them."""
+    stems: dict[Path, set[str]] = {}
+    for source in sources:
+        stems.setdefault(source.parent / "__pycache__", set()).add(source.stem)
+    for cache, names in stems.items():
+        for name in os.listdir(cache) if cache.is_dir() else ():
+            compiled = _COMPILED.fullmatch(name)
+            if compiled and compiled["stem"] in names:
+                (cache / name).unlink()
 
 
 def _remove_empty(directory: Path, top: Path) -> None:

@@ -36,7 +36,7 @@ options:
     type: str
     default: /opt/specdec
   binaries:
-    description: Compiled libraries that are captured nevertheless, by their paths below site-packages.
+    description: Compiled libraries and large files that are captured nevertheless, by their paths below site-packages.
     type: list
     elements: str
     default: []

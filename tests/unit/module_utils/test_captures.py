@@ -223,8 +223,33 @@ def test_a_link_in_place_of_a_file_is_captured_as_what_it_shows(clean: Path, tmp
     assert [(one["path"], one["reason"]) for one in captured.ignored] == [("engine/dangling.py", "not a plain file")]
 
 
-def test_a_large_file_is_named_and_left_alone(clean: Path) -> None:
+def test_a_data_file_of_200_mb_is_left_alone_and_carried_once_it_is_named(clean: Path, tmp_path: Path) -> None:
     with open(clean / "engine/table.bin", "wb") as stream:
         stream.truncate(200 << 20)
     captured = captures.capture(clean, "engine")
-    assert [(one["path"], one["reason"]) for one in captured.ignored] == [("engine/table.bin", "larger than 64 MiB")]
+    assert captured.bundle.files == {}
+    assert [(one["path"], one["reason"]) for one in captured.ignored] == [("engine/table.bin", "larger than 64 MiB, and not named")]
+    bundle = captures.capture(clean, "engine", binaries=["engine/table.bin"]).bundle
+    bundles.write_bundle(tmp_path / "kept", bundles.unpack(bundles.pack(bundle)))
+    target = overlaid.lay(tmp_path / "target")
+    assert overlays.apply(bundles.read_bundle(tmp_path / "kept"), target) == ["engine/table.bin"]
+    assert (target / "engine/table.bin").stat().st_size == 200 << 20
+
+
+def test_20000_files_are_carried_in_one_archive_and_applied_once(tmp_path: Path) -> None:
+    files = {"engine/d%d/f%d.py" % (number % 100, number): b"N = %d\n" % number for number in range(20000)}
+    edited = {path: data + b"edited = True\n" for path, data in files.items()}
+    sites = []
+    for name, content in (("reference", edited), ("target", files)):
+        site = wheels.venv(tmp_path / name)
+        wheels.install(site, "engine", "1", files)
+        for path in content if content is not files else ():
+            (site / path).write_bytes(content[path])
+        sites.append(site)
+    reference, target = sites
+    archive = bundles.pack(captures.capture(reference, "engine").bundle)
+    bundle = bundles.unpack(archive)
+    assert bundle.files == edited
+    assert len(overlays.apply(bundle, target, syntax=lambda sources: {})) == 20000
+    assert overlaid.content(target) == overlaid.content(reference)
+    assert overlays.apply(bundle, target, syntax=lambda sources: {}) == []
