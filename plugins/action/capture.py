@@ -24,6 +24,8 @@ class ActionModule(ActionBase):
     def run(self, tmp: t.Any = None, task_vars: t.Any = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
         arguments = {"package": "sglang", **self._task.args}
+        # the reference has no use for it
+        self._network = arguments.pop("network", None) or {}
         target = arguments.get("target") or task_vars["inventory_hostname"]
         pins = Pins(arguments["pins_dir"])
         reference, package = arguments["reference"], arguments["package"]
@@ -74,8 +76,9 @@ class ActionModule(ActionBase):
         """The wheel that the bundle lies over; the reference itself has it no longer."""
         manifest = bundle.manifest
         places = locks.wheel_directories(arguments.get("wheel_directories") or [], controller.environment())
+        runner = controller.networked(self._network)
         fetched = basewheels.fetch(
-            controller.cache_directory(), controller.run, manifest["base"], manifest["python"], machine, wheel_directories=places
+            controller.cache_directory(), runner, manifest["base"], manifest["python"], machine, wheel_directories=places
         )
         return basewheels.reader(fetched)
 

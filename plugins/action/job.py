@@ -10,7 +10,7 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.specdec.serving.plugins.module_utils import findings, layout
+from ansible_collections.specdec.serving.plugins.module_utils import findings, layout, networks
 from ansible_collections.specdec.serving.plugins.plugin_utils import controller
 
 #: Kinds that the host can foretell in check mode (module_utils/previews.py); the plan says the rest.
@@ -25,7 +25,11 @@ class ActionModule(ActionBase):
         result.update(kind=spec["kind"], instance=spec.get("instance"))
         if self._task.check_mode and spec["kind"] not in _FORESEEN:
             return {**result, "changed": True, "msg": "would run: %s" % spec["kind"], "result": {}}
-        arguments: dict[str, t.Any] = {"spec": spec, "secrets": self._task.args.get("secrets") or {}}
+        try:
+            network = networks.packed(self._task.args.get("network") or {})
+        except findings.FindingError as error:
+            return {**result, **controller.refusal("%s: nothing was changed:" % host, [error.finding])}
+        arguments: dict[str, t.Any] = {"spec": spec, "secrets": {**(self._task.args.get("secrets") or {}), **network}}
         started: t.Optional[float] = None
         while True:
             news = self._execute_module(module_name="specdec.serving.job", module_args=arguments, task_vars=task_vars)

@@ -35,7 +35,8 @@ class ActionModule(ActionBase):
                     return {**result, "changed": False, "id": locks.parse(before).id, "path": str(pins.directory / "locks" / name)}
                 self._display.display("%s | lock   | resolving %s" % (host, name))
                 directories = [Path(one) for one in arguments.get("wheel_directories") or ()]
-                lock = locks.lock(inputs, controller.run, hosttools.find_uv(), directories)
+                runner = controller.networked(arguments.get("network") or {})
+                lock = locks.lock(inputs, runner, hosttools.find_uv(), directories)
                 refused = findings.errors(locks.check(lock, inputs))
                 if refused:
                     return {**result, **controller.refusal("%s: %s is refused; nothing was changed:" % (host, name), refused)}

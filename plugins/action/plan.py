@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.specdec.serving.plugins.module_utils import findings, locks, plans, schema
+from ansible_collections.specdec.serving.plugins.module_utils import findings, locks, networks, plans, schema
 from ansible_collections.specdec.serving.plugins.plugin_utils import controller, hosttools
 from ansible_collections.specdec.serving.plugins.plugin_utils.layers import Layers
 from ansible_collections.specdec.serving.plugins.plugin_utils.pins import Pins
@@ -25,7 +25,7 @@ class ActionModule(ActionBase):
         arguments = self._task.args
         instances, wrong = schema.instances(host, arguments.get("instances"), arguments.get("instance_defaults"))
         wrong += schema.check_names(host, task_vars)
-        wrong += schema.check_settings(host, arguments)
+        wrong += schema.check_settings(host, arguments) or networks.check(host, arguments["network"])
         if wrong:
             return {**result, **controller.refusal("%s: nothing was changed; the inventory has to be mended first:" % host, wrong)}
         state = arguments.get("state")
@@ -34,7 +34,11 @@ class ActionModule(ActionBase):
             if answer.get("failed") or answer.get("unreachable"):
                 return {**result, **answer}
             state = answer["state"]
-        plan = self._plan(host, self._templar.template(task_vars.get("ansible_host")) or host, arguments, instances, state)
+        address = self._templar.template(task_vars.get("ansible_host")) or host
+        try:
+            plan = self._plan(host, address, arguments, instances, state)
+        except findings.FindingError as error:
+            return {**result, **controller.refusal("%s: nothing was changed, because:" % host, [error.finding])}
         refused = findings.errors(findings.from_dict(one) for one in plan["findings"])
         if refused:
             return {**result, **controller.refusal("%s: nothing was changed, because:" % host, refused)}
@@ -64,6 +68,7 @@ class ActionModule(ActionBase):
         instances: t.Sequence[t.Mapping[str, t.Any]],
         state: t.Mapping[str, t.Any],
     ) -> dict[str, t.Any]:
+        runner = controller.networked(arguments["network"])
         wanted = plans.Wanted(
             host=host,
             address=address,
@@ -76,7 +81,7 @@ class ActionModule(ActionBase):
             exclude_newer=arguments["exclude_newer"],
             pins_update=arguments["pins_update"],
             hub=arguments["hub"].get("endpoint", ""),
-            tools=hosttools.tools(controller.cache_directory(), controller.run, state["os"]["machine"]),
+            tools=hosttools.tools(controller.cache_directory(), runner, state["os"]["machine"]),
             launcher=_LAUNCHER.read_text(encoding="utf-8"),
             who=controller.who(),
             why=arguments["why"],
@@ -85,5 +90,5 @@ class ActionModule(ActionBase):
         pins, cache = Pins(arguments["pins_dir"]), controller.cache_directory()
         # in check mode the pins stay as they are
         kept = cache / "overlays" if self._task.check_mode else pins.overlays
-        layers = Layers(kept, cache, controller.run, state["os"]["machine"], wanted.wheel_directories)
+        layers = Layers(kept, cache, runner, state["os"]["machine"], wanted.wheel_directories)
         return plans.Planner(wanted, state, tables, pins, layers).plan()

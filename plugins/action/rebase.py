@@ -57,7 +57,7 @@ class ActionModule(ActionBase):
             basewheels.reader(
                 basewheels.fetch(
                     controller.cache_directory(),
-                    controller.run,
+                    controller.networked(arguments.get("network") or {}),
                     {**base, "version": one},
                     bundle.manifest["python"],
                     arguments.get("machine", "x86_64"),

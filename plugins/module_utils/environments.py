@@ -22,7 +22,7 @@ import time
 import typing as t
 from pathlib import Path
 
-from . import bundles, libraries, overlays, parity, records
+from . import bundles, libraries, networks, overlays, parity, records
 from .findings import ERROR, OK, WARNING, Finding, FindingError, errors
 from .layout import MARKER, Layout, digest
 from .releases import write_durably
@@ -48,7 +48,7 @@ for path, source in json.load(sys.stdin).items():
 print(json.dumps(wrong))
 """
 
-#: uv's words → check, message, way out; the first that fits. Words as of uv 0.13, tried 2026-11-30.
+#: uv's words, where they are not about the network → check, message, way out; the first that fits. Words as of uv 0.13, tried 2026-11-30.
 _UV_FAILURES = (
     (
         "No space left on device|Disk quota exceeded",
@@ -57,18 +57,6 @@ _UV_FAILURES = (
         "free some space on the file system of the root directory",
     ),
     ("Hash mismatch", "hash", "a package is not the one that was locked", "find out who changed it; only then lock anew"),
-    (
-        r"\b40[13]\b|[Uu]nauthorized|[Ff]orbidden",
-        "credentials",
-        "the package index refuses the host",
-        "check the index's credentials",
-    ),
-    (
-        r"dns error|Failed to fetch|error sending request|[Cc]onnection|timed out|\btls\b|certificate",
-        "network",
-        "the package index cannot be reached",
-        "check name resolution, proxy and certificates on the host, or give it an index it reaches",
-    ),
     (
         "No solution found|not found in|no version of|no wheels|[Nn]etwork connectivity is disabled|not be downloaded",
         "unavailable",
@@ -102,7 +90,7 @@ def build(spec: t.Mapping[str, t.Any], runner: Runner, progress: Progress) -> di
     """The build job.
 
     :param spec: root; ``environment`` (the content of environment.json), ``lock`` (text), ``python`` (path), ``uv_env``
-        (UV_... variables; secrets travel there, never in an argument); where given ``critical``, names of distributions
+        (UV_... variables); ``secret_files`` may name the network (see networks.packed); where given ``critical``, names of distributions
         besides engine and flashinfer that serving depends on (the kernel package), and ``pages``, addresses of pages
         with wheels that the default index does not have.
     :return: changed, findings (as dictionaries), timings (seconds by step).
@@ -123,6 +111,7 @@ class _Build:
         self.runner = runner
         self.progress = progress
         self.layout = Layout(spec["root"])
+        self.network = networks.of_job(spec)
         self.content = spec["environment"]
         self.directory = self.layout.environment(self.content["id"])
         self.venv = self.directory / "venv"
@@ -263,7 +252,7 @@ class _Build:
     def _tell(self, line: str) -> None:
         # "+ name==version" comes for every package, all at once at the end
         if line.strip() and not re.match(r"\s*[-+~] ", line):
-            self.progress("build", _without_credentials(line.strip()), step="sync")
+            self.progress("build", self.network.hidden(line.strip()), step="sync")
 
     def _uv(self, arguments: t.Sequence[str], on_line: t.Optional[t.Callable[[str], None]] = None) -> None:
         environment = {
@@ -275,19 +264,21 @@ class _Build:
             "UV_SYSTEM_CERTS": "1",
             "UV_NATIVE_TLS": "1",
             **self.spec.get("uv_env", {}),
+            **self.network.environment(),
         }
         answer = self.runner([str(self.layout.uv), *arguments], env=environment, on_line=on_line)
         if answer.rc != 0:
             raise FindingError(self._uv_failure(answer))
 
     def _uv_failure(self, answer: Completed) -> Finding:
-        text = _without_credentials("\n".join(part.strip("\n") for part in (answer.stdout, answer.stderr) if part.strip()))
+        text = self.network.hidden("\n".join(part.strip("\n") for part in (answer.stdout, answer.stderr) if part.strip()))
         lines = [line for line in text.splitlines() if line.strip()]
         starts = [number for number, line in enumerate(lines) if re.match(r"\s*(error|\u00d7)", line)]
         start = starts[0] if starts else max(0, len(lines) - _EVIDENCE_LINES)
         evidence = "\n".join(lines[start : start + _EVIDENCE_LINES]) or "uv ended with %d" % answer.rc
         check, message, fix = next(row[1:] for row in _UV_FAILURES if re.search(row[0], evidence))
-        return self._failure(check, message, evidence, fix)
+        own = self._failure(check, message, evidence, fix)
+        return own if check in ("disk", "hash") else networks.diagnose(evidence, own.subject + " on this host") or own
 
     def _failure(self, check: str, message: str, evidence: str, fix: str) -> Finding:
         return Finding("environment." + check, ERROR, "environment " + self.content["id"], message, evidence=evidence, fix=fix)
@@ -381,8 +372,3 @@ class _Build:
         # the marker must not reach the disk before what it vouches for
         os.sync()
         write_durably(self.directory / MARKER, "")
-
-
-def _without_credentials(text: str) -> str:
-    """uv masks passwords in addresses, but not every token."""
-    return re.sub(r"://[^/\s@]+@", "://***@", text)

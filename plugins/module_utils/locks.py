@@ -21,7 +21,7 @@ import tempfile
 import typing as t
 from pathlib import Path
 
-from . import parity, pylocks, stacks
+from . import networks, parity, pylocks, stacks
 from .findings import COULD_NOT_CHECK, ERROR, OK, Finding, FindingError
 from .layout import SCHEMA, digest
 from .runners import Completed, Runner
@@ -485,40 +485,16 @@ def _explained(done: Completed, wanted: t.Mapping[str, t.Any]) -> Finding:
     """uv's complaint as one finding: which kind, the sentence that matters, and a way out."""
     subject = "%s %s on lane %s" % (wanted["engine"], wanted["version"], wanted["lane"])
     text = " ".join(re.sub(r"[^\x20-\x7e]+", " ", done.stderr).split())
-    text = re.sub(r"://[^/\s@]*@", "://***@", text)
+    text = networks.hidden(text)
     sentence = re.search(r"Because (.*?)(?:, we can conclude|$)", text)
     if done.rc in (124, 127):
         message = "uv did not finish in %d s" % _TIMEOUT if done.rc == 124 else "uv could not be started"
         return Finding("lock.uv", ERROR, subject, message, evidence=text[-400:], fix="Look at the evidence, then make the lock again.")
+    network = networks.diagnose(networks.hidden(done.stderr), "the controller, locking %s" % subject)
+    if network:
+        return network
     if sentence:
         return _unsatisfiable(subject, sentence.group(1), text, wanted)
-    if re.search(
-        r"unexpected JSON|Unsupported `Content-Type`|unexpected HTML|Hash mismatch for package metadata|[Ii]nvalid (JSON|HTML)", text
-    ):
-        address = re.search(r"https?://[^\s`)]+", text)
-        return Finding(
-            "lock.index-garbage",
-            ERROR,
-            subject,
-            "what a package index answers is not what an index answers",
-            address.group(0) if address else "",
-            "pages of an index, each file with its hash",
-            text[-300:],
-            "Something else answered in its place, such as a proxy or a login page; or a mirror is damaged.",
-            fix="Open that address on the controller and look; then mend proxy, mirror or specdec_network, and lock again.",
-        )
-    if re.search(r"Failed to fetch|error sending request|Request failed|--find-links` URL|Could not connect", text):
-        address = re.search(r"https?://[^\s`)]+", text)
-        return Finding(
-            "lock.index-unreachable",
-            ERROR,
-            subject,
-            "a package index does not answer",
-            address.group(0) if address else "",
-            "an index that answers",
-            text.rpartition("cause: ")[2][-300:],
-            fix="Check the controller's network, proxy, certificates and credentials; or put the wheel into specdec_wheel_directories.",
-        )
     return Finding(
         "lock.failed", ERROR, subject, "uv failed", "exit status %d" % done.rc, evidence=text[-600:], fix="Look at the evidence."
     )

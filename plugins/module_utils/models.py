@@ -21,6 +21,7 @@ import time
 import typing as t
 from pathlib import Path, PurePosixPath
 
+from . import networks
 from .findings import ERROR, OK, WARNING, Finding, FindingError
 from .layout import MARKER, Layout
 from .releases import redact, write_durably
@@ -125,8 +126,6 @@ _OTHER_WEIGHTS = (".bin", ".pth", ".gguf", ".onnx", ".msgpack", ".h5", ".ot")
 #: The newer transfer protocol stalls or fails on some hosts; then the plain one continues.
 _ATTEMPTS: tuple[dict[str, str], ...] = ({}, {"HF_HUB_DISABLE_XET": "1"}, {"HF_HUB_DISABLE_XET": "1"})
 _PATIENCE = 180
-#: The host's own certificate authorities count, where its distribution keeps them in one of these.
-_AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 #: A file that was begun, under a name that the client never takes up again (from 1.3x on; before, it continued them).
 _ABANDONED = re.compile(r"\.[0-9a-f]{8}\.incomplete$")
 _CHUNK = 1 << 20
@@ -201,6 +200,7 @@ class _Fetch:
         self.directory = Layout(spec["root"]).models / place(spec["repo"], spec["revision"])
         self.partial = self.directory.with_name(self.directory.name + ".partial")
         self.token = spec.get("secret_files", {}).get(TOKEN)
+        self.network = networks.of_job(spec)
         self.started = time.monotonic()
 
     def run(self) -> dict[str, t.Any]:
@@ -251,7 +251,7 @@ class _Fetch:
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "HF_HUB_DOWNLOAD_TIMEOUT": "30",
             **({"HF_ENDPOINT": self.spec["endpoint"]} if self.spec.get("endpoint") else {}),
-            **{name: path for path in reversed(_AUTHORITIES) if os.path.exists(path) for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")},
+            **self.network.connection(),
             **environment,
         }
         stdin = json.dumps({"repo": self.spec["repo"], **asked})
@@ -266,13 +266,16 @@ class _Fetch:
     def _shown(self, text: str) -> str:
         """Evidence without the token, and without the signatures that addresses of storage carry."""
         token = [Path(self.token).read_text(encoding="utf-8")] if self.token else []
-        return "\n".join(re.sub(r"\?[^\s'\"]+", "?…", redact(text, token)).splitlines()[-_EVIDENCE_LINES:])
+        return "\n".join(re.sub(r"\?[^\s'\"]+", "?…", redact(self.network.hidden(text), token)).splitlines()[-_EVIDENCE_LINES:])
 
     def _tell(self, said: t.Mapping[str, t.Any]) -> None:
         if "held" in said:
             self.progress("fetch", "%.2f GB are here" % (said["held"] / 1e9), held=said["held"])
 
     def _refused(self, answer: t.Mapping[str, str]) -> FindingError:
+        of_network = networks.diagnose(answer["text"], "model %s, fetched by this host" % self.spec["repo"], ("proxy", "certificate"))
+        if of_network and answer["error"] in ("answer", "unreachable", "failed"):
+            return FindingError(of_network)
         found = "a token was given" if self.token else "no token is set"
         return FindingError(_finding(self.spec, answer["error"], evidence=answer["text"], found=found))
 

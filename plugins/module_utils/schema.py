@@ -29,6 +29,7 @@ VARIABLES: dict[str, str] = {
     "specdec_instances": "The servers of a host.",
     "specdec_instance_defaults": "Options that hold for every instance that does not say otherwise.",
     "specdec_hub": "Where models come from that are named by repo, and the token that reads them.",
+    "specdec_network": "How controller and hosts reach package indexes and hubs: mirror, login, proxy, certificate authority.",
     "specdec_reference": "Where a reference host keeps its engine.",
     "specdec_serial": "How many hosts are switched at a time.",
     "specdec_rollback_instance": "The instance that playbooks/rollback.yml rolls back.",
@@ -231,6 +232,18 @@ SETTINGS: dict[str, Option] = {
         {
             "endpoint": Option(str, pattern=r"https?://[^\s@?#]+", words="an address without credentials", secret=True),
             "token": Option(str, pattern=r"\S*", words="a token without blanks", secret=True),
+        },
+        secret=True,
+    ),
+    "network": Option(
+        dict,
+        {
+            "index": Option(str, secret=True),
+            "username": Option(str, secret=True),
+            "password": Option(str, secret=True),
+            "proxy": Option(str, secret=True),
+            "no_proxy": Option(list, elements=Option(str)),
+            "ca": Option(str),
         },
         secret=True,
     ),

@@ -45,6 +45,10 @@ options:
     type: list
     elements: path
     default: []
+  network:
+    description: How the controller reaches package indexes, for the same; see docs/networks.md.
+    type: dict
+    default: {}
   pins_dir:
     description: Directory on the controller that keeps the bundle.
     type: path
@@ -105,6 +109,7 @@ def main() -> None:
             "root": {"type": "str", "default": "/opt/specdec"},
             "binaries": {"type": "list", "elements": "str", "default": []},
             "wheel_directories": {"type": "list", "elements": "path", "default": []},
+            "network": {"type": "dict", "default": {}, "no_log": True},
             "pins_dir": {"type": "path", "required": True},
             "replace": {"type": "bool", "default": False},
             "archive": {"type": "path"},

@@ -23,6 +23,10 @@ options:
     description: Values the job needs and nobody may see, by name; the job finds each in a file that only root reads, until it ends.
     type: dict
     default: {}
+  network:
+    description: How the job reaches package indexes and hubs; travels as a secret; see docs/networks.md.
+    type: dict
+    default: {}
   directory:
     description: Directory of a started job; set by the action, never by a user.
     type: path
@@ -85,6 +89,7 @@ def main() -> None:
         argument_spec={
             "spec": {"type": "dict"},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
+            "network": {"type": "dict", "default": {}, "no_log": True},
             "directory": {"type": "path"},
             "offset": {"type": "int", "default": 0},
             "wait": {"type": "float", "default": 20},

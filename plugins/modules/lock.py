@@ -27,6 +27,10 @@ options:
     type: list
     elements: path
     default: []
+  network:
+    description: How the controller reaches package indexes; see docs/networks.md.
+    type: dict
+    default: {}
   replace:
     description: Whether a lock that the pins hold is made anew.
     type: bool

@@ -33,6 +33,10 @@ options:
     type: list
     elements: path
     default: []
+  network:
+    description: How the controller reaches package indexes; see docs/networks.md.
+    type: dict
+    default: {}
   machine:
     description: Machine for which the packages are read.
     type: str

@@ -10,14 +10,13 @@ there by a rename.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 import tempfile
 import typing as t
 from pathlib import Path
 
-from ansible_collections.specdec.serving.plugins.module_utils import artifacts, locks
+from ansible_collections.specdec.serving.plugins.module_utils import artifacts, locks, networks
 from ansible_collections.specdec.serving.plugins.module_utils.bundles import Base
 from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, Finding, FindingError
 from ansible_collections.specdec.serving.plugins.module_utils.layout import digest
@@ -93,7 +92,8 @@ def reader(directory: Path) -> Base:
 
 
 def _unavailable(requirement: str, words: str) -> Finding:
-    evidence = re.sub(r"://[^/\s@]*@", "://***@", words.strip())[-600:]
-    fix = "check the controller's network, proxy, certificates and package index, or name the directory of its wheel in "
-    fix += "specdec_wheel_directories; then run it again"
-    return Finding("overlay.base", ERROR, requirement, "the unmodified package could not be fetched", evidence=evidence, fix=fix)
+    words = networks.hidden(words.strip())
+    fix = "see the evidence; or name the directory of its wheel in specdec_wheel_directories; then run it again"
+    message = "the unmodified package could not be fetched"
+    failed = Finding("overlay.base", ERROR, requirement, message, evidence=words[-600:], fix=fix)
+    return networks.diagnose(words, "the controller, fetching %s" % requirement) or failed

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import yaml
 
+from ansible_collections.specdec.serving.plugins.module_utils import networks
 from ansible_collections.specdec.serving.plugins.module_utils.findings import Finding
-from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
+from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed, Runner
 
 DATA = Path(__file__).resolve().parent.parent / "module_utils" / "data"
 
@@ -54,6 +55,29 @@ def run(
     for line in (done.stdout + done.stderr).splitlines() if on_line else ():
         on_line(line)
     return Completed(done.returncode, done.stdout, done.stderr)
+
+
+def networked(network: t.Mapping[str, t.Any]) -> Runner:
+    """The runner for what uses the network, as ``specdec_network`` says; what it returns is without secrets.
+
+    The controller's own environment variables hold for what the variable does not say. Raises FindingError (``network.ca``).
+    """
+    if not network:
+        return run
+    ready = networks.prepared(networks.described(network), cache_directory(), os.environ)
+
+    def through(
+        argv: t.Sequence[str],
+        *,
+        stdin: t.Optional[str] = None,
+        env: t.Optional[t.Mapping[str, str]] = None,
+        timeout: t.Optional[float] = None,
+        on_line: t.Optional[t.Callable[[str], None]] = None,
+    ) -> Completed:
+        done = run(argv, stdin=stdin, env={**(env or {}), **ready.environment()}, timeout=timeout, on_line=on_line)
+        return Completed(done.rc, ready.hidden(done.stdout), ready.hidden(done.stderr))
+
+    return through
 
 
 def who() -> str:

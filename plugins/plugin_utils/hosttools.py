@@ -19,6 +19,7 @@ import typing as t
 import zipfile
 from pathlib import Path
 
+from ansible_collections.specdec.serving.plugins.module_utils import networks
 from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, Finding, FindingError
 from ansible_collections.specdec.serving.plugins.module_utils.layout import digest
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Runner
@@ -164,9 +165,10 @@ def _install(wanted: str, target: Path, runner: Runner, uv: t.Optional[str], opt
     if done.rc == 0:
         return
     names = ", ".join(re.findall(r"(?m)^[a-z0-9-]+==\S+", wanted))
-    evidence = re.sub(r"://[^/\s@]*@", "://***@", done.stderr.strip())[-600:]
-    fix = "Check the controller's network, proxy, certificates and package index (UV_DEFAULT_INDEX), then run it again."
-    raise FindingError(Finding("tools.fetch", ERROR, "controller", "%s could not be fetched" % names, evidence=evidence, fix=fix))
+    words = networks.hidden(done.stderr.strip())
+    fix = "See the evidence, then run it again."
+    failed = Finding("tools.fetch", ERROR, "controller", "%s could not be fetched" % names, evidence=words[-600:], fix=fix)
+    raise FindingError(networks.diagnose(words, "the controller, fetching %s" % names) or failed)
 
 
 def _kept(cache: Path, name: str, file: str, make: t.Callable[[Path], None]) -> tuple[Path, str]:

@@ -81,16 +81,22 @@ class Index:
 
     ``seen`` holds (method, path) of each request. ``fault`` makes every answer one: ``garbage`` (a page of something else),
     ``error`` (status 500), or nothing when empty; :meth:`close` makes it unreachable.
+
+    :param name: the host name that its links say, where that is not its address.
+    :param login: ``user:password`` that a client has to show; none is asked for when empty.
     """
 
-    def __init__(self, address: str = "127.0.0.1", port: int = 0, context: t.Optional[ssl.SSLContext] = None) -> None:
+    def __init__(
+        self, address: str = "127.0.0.1", port: int = 0, context: t.Optional[ssl.SSLContext] = None, name: str = "", login: str = ""
+    ) -> None:
+        self.login = "Basic " + base64.b64encode(login.encode()).decode() if login else ""
         self.packages: dict[str, list[File]] = {}
         self.seen: list[tuple[str, str]] = []
         self.fault = ""
         self.server = ThreadingHTTPServer((address, port), _handler(self))
         if context:
             self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
-        self.origin = "%s://%s:%d" % ("https" if context else "http", address, self.server.server_port)
+        self.origin = "%s://%s:%d" % ("https" if context else "http", name or address, self.server.server_port)
         self.url = self.origin + "/simple"
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -178,6 +184,8 @@ def _handler(index: Index) -> type[BaseHTTPRequestHandler]:
         def respond(self) -> None:
             index.seen.append((self.command, self.path))
             status, kind, body = index.answer(self.path.partition("?")[0], self.headers.get("Accept", ""))
+            if index.login and self.headers.get("Authorization") != index.login:
+                status, kind, body = 401, "text/plain", b"who are you?"
             wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range") or "")
             self.send_response(206 if wanted and status == 200 else status)
             if wanted and status == 200:
@@ -186,6 +194,8 @@ def _handler(index: Index) -> type[BaseHTTPRequestHandler]:
                 last = int(wanted.group(2)) if wanted.group(1) and wanted.group(2) else whole - 1
                 body = body[first : last + 1]
                 self.send_header("Content-Range", "bytes %d-%d/%d" % (first, first + len(body) - 1, whole))
+            if status == 401:
+                self.send_header("WWW-Authenticate", 'Basic realm="index"')
             self.send_header("Accept-Ranges", "bytes")
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))

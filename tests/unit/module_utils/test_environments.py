@@ -344,9 +344,9 @@ def test_uvs_reason_is_told(host: Host) -> None:
         ("error: Failed to install\n  cause: No space left on device (os error 28)", "environment.disk"),
         (
             "error: Request failed after 3 retries\n  cause: Failed to fetch: `https://user:secret@index/x`\n  dns error",
-            "environment.network",
+            "network.unreachable",
         ),
-        ("error: Failed to fetch\n  cause: HTTP status client error (401 Unauthorized)", "environment.credentials"),
+        ("error: Failed to fetch\n  cause: HTTP status client error (401 Unauthorized)", "network.credentials"),
         ("error: something new", "environment.uv"),
     ],
 )

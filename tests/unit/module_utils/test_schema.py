@@ -129,7 +129,7 @@ def test_secrets_are_taken_out_by_instance() -> None:
     ids=["no mapping", "blank", "list", "credentials"],
 )
 def test_a_wrong_hub_is_named_without_its_secrets(hub: t.Any, subject: str) -> None:
-    settings = {"root": "/opt/specdec", "pins_dir": "/pins", "pins": {}, "exclude_newer": "", "why": "", "hub": hub}
+    settings = {"root": "/opt/specdec", "pins_dir": "/pins", "pins": {}, "exclude_newer": "", "why": "", "hub": hub, "network": {}}
     lists = {name: [] for name in ("extra_packages", "wheel_directories", "pins_update")}
     (finding,) = schema.check_settings("ct200", {**settings, **lists})
     assert finding.subject == subject + " on ct200" and finding.fix

@@ -118,7 +118,7 @@ def test_many_at_once_leave_one(tmp_path):
 def test_what_cannot_be_fetched_is_said_and_leaves_nothing(tmp_path):
     with pytest.raises(FindingError) as caught:
         hosttools.host_uv(tmp_path, Installer(rc=2), "uv", "x86_64")
-    assert caught.value.finding.id == "tools.fetch"
+    assert caught.value.finding.id == "network.unreachable"
     assert "index.example" in caught.value.finding.evidence
     assert "secret" not in caught.value.finding.text()
     assert list(tmp_path.iterdir()) == []

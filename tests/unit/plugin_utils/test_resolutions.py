@@ -196,7 +196,7 @@ class TestResolution:
             overrides=("torch==2.9.1+cu130",), indexes=(stacks.Index("extra", "http://user:secret@127.0.0.1:9/whl", ("torch",)),)
         )
         one = finding_of(resolve, index, wanted, cache)
-        assert one.id == "lock.index-unreachable"
+        assert one.id == "network.unreachable"
         assert "127.0.0.1:9/whl/torch/" in one.found
         assert "secret" not in one.text()
 
@@ -207,7 +207,7 @@ class TestResolution:
             )
 
         one = finding_of(locks.lock, inputs(), leaky, "uv")
-        assert one.id == "lock.index-unreachable"
+        assert one.id == "network.unreachable"
         assert one.found == "https://***@index.example/simple/torch/"
         assert "secret" not in one.text()
 
@@ -247,13 +247,13 @@ class TestAnIndexThatFails:
     def test_is_down(self, index: Index, cache: Path) -> None:
         index.close()
         one = finding_of(resolve, index, inputs(), cache)
-        assert (one.id, one.found) == ("lock.index-unreachable", index.url + "/sglang/")
+        assert (one.id, one.found) == ("network.unreachable", index.url + "/sglang/")
         assert "Connection refused" in one.evidence
 
     def test_is_broken(self, index: Index, cache: Path) -> None:
         index.fault = "error"
         one = finding_of(resolve, index, inputs(), cache)
-        assert (one.id, one.found) == ("lock.index-unreachable", index.url + "/sglang/")
+        assert (one.id, one.found) == ("network.answer", index.url + "/sglang/")
         assert "500" in one.evidence
 
     def test_answers_with_a_login_page(self, index: Index, cache: Path) -> None:
@@ -267,14 +267,14 @@ class TestAnIndexThatFails:
     def test_answers_garbage(self, index: Index, cache: Path, kind: str, body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(index, "answer", lambda _path, _accept: (200, kind, body))
         one = finding_of(resolve, index, inputs(), cache)
-        assert one.id == "lock.index-garbage", one.text()
+        assert one.id == "network.answer", one.text()
         assert one.found == index.url + "/sglang/"
 
     def test_damaged_metadata(self, index: Index, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         answer = index.answer
         damaged = (200, "text/plain", b"Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.9\n")
         monkeypatch.setattr(index, "answer", lambda path, accept: damaged if path.endswith(".metadata") else answer(path, accept))
-        assert finding_of(resolve, index, inputs(), cache).id == "lock.index-garbage"
+        assert finding_of(resolve, index, inputs(), cache).id == "network.answer"
 
     def test_a_file_that_is_not_the_locked_one_is_refused_at_install(self, index: Index, cache: Path, tmp_path: Path) -> None:
         lock = resolve(index, inputs(), cache)
@@ -385,7 +385,7 @@ class TestPlacesOfTheirOwn:
     def test_a_named_index_that_is_down(self, index: Index, named: Index, cache: Path) -> None:
         named.close()
         one = finding_of(resolve, index, self.wanted(named), cache)
-        assert (one.id, one.subject) == ("lock.index-unreachable", "specdec_pins.quack-kernels.index")
+        assert (one.id, one.subject) == ("network.unreachable", "specdec_pins.quack-kernels.index")
 
     def test_a_wheel_by_its_hash_is_the_only_one_that_counts(self, index: Index, cache: Path, tmp_path: Path) -> None:
         path = wheel(tmp_path / "given", "torch", "2.9.1", ["nvidia-nccl-cu12"], files={"torch.py": b""})
