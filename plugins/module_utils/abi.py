@@ -15,7 +15,7 @@ import struct
 import typing as t
 from pathlib import Path
 
-from . import libraries, mangling, records
+from . import fatbins, libraries, mangling, records
 from .findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding
 
 #: Symbols that torch defines: of its own namespaces, and its stable C interface.
@@ -25,6 +25,10 @@ _TORCH = re.compile(r"^_Z(?:T[VTIS]|GV|GR)?(?:N[KVrRO]*)?(?:3c10|2at|5torch|6caf
 CUDA_LIBRARIES = frozenset(("libtorch_cuda.so", "libc10_cuda.so", "libtorch_cuda_linalg.so"))
 
 _TAG = re.compile(r"\.((?:cpython|pypy|graalpy)-?\d+t?)[^/]*\.so$")
+#: Functions of the driver, which come with libcuda.
+_DRIVER = re.compile(r"^cu[A-Z]")
+_LIBCUDA = "libcuda.so.1"
+
 _MAJOR = re.compile(r"^(lib(?:cudart|nvrtc|cublas|cublasLt|cufft|curand|cusolver|cusparse|nvJitLink|cupti))\.so\.(\d+)")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _GLOBAL, _WEAK, _UNIQUE = 1, 2, 10
@@ -340,21 +344,19 @@ def _undefined(
     own: t.Collection[str],
     critical: t.Collection[str],
 ) -> Finding:
-    # What differs from an export by its parameters alone says most.
     near = {symbol: near_miss(symbol, exports) for symbol in missing}
-    ordered = sorted(missing, key=lambda symbol: (not near[symbol], symbol))
+    ordered = sorted(missing, key=lambda symbol: (_distance(symbol, near[symbol]), symbol))
     lines = []
     for symbol in ordered:
         lines.append(mangling.demangle(symbol))
-        lines += ["  torch has: %s" % other for other in near[symbol]]
+        lines += ["  torch has: %s" % other.text for other in near[symbol]]
     files = sorted({module.path for modules in missing.values() for module in modules})
-    first = ordered[0]
     return Finding(
         name,
         _severity([module for modules in missing.values() for module in modules], critical),
         dist,
-        "%d symbol(s) that it takes from torch are not there, the first: %s" % (len(missing), first),
-        "\n".join(_difference(mangling.demangle(first), near[first])),
+        "%d symbol(s) that it takes from torch are not there, the first: %s" % (len(missing), ordered[0]),
+        "\n".join(_difference(mangling.demangle(ordered[0]), near[ordered[0]])),
         "exported by one of %d libraries in torch/lib" % len(own),
         "\n".join(["in " + ", ".join(files[:_NAMED]), records.listing(lines)]),
         "The package was built against another version of torch.",
@@ -362,21 +364,100 @@ def _undefined(
     )
 
 
-def _difference(wanted: str, near: t.Sequence[str]) -> list[str]:
-    return ["wanted:    " + wanted, *("torch has: " + other for other in near)] if near else ["nothing of the name of " + wanted]
-
-
-def near_miss(symbol: str, exports: t.Iterable[str]) -> list[str]:
-    """Exports that have the symbol's name and other parameters, readable; at most two."""
+def _distance(symbol: str, near: t.Sequence[mangling.Name]) -> float:
+    """What differs from an export by the type of a parameter says most, what has none of its name says least."""
     parsed = mangling.parse(symbol)
-    if not parsed or parsed.parameters is None:
+    return abs(_count(near[0]) - _count(parsed)) if near and parsed else float("inf")
+
+
+def _count(name: mangling.Name) -> int:
+    return len(name.parameters or ())
+
+
+def _difference(wanted: str, near: t.Sequence[mangling.Name]) -> list[str]:
+    if not near:
+        return ["nothing of the name of " + wanted]
+    return ["wanted:    " + wanted, *("torch has: " + other.text for other in near)]
+
+
+def near_miss(symbol: str, exports: t.Iterable[str]) -> list[mangling.Name]:
+    """Exports that have the symbol's name and other parameters, the closest first; at most two."""
+    wanted = mangling.parse(symbol)
+    if not wanted or wanted.parameters is None:
         return []
-    return [mangling.demangle(one) for one in sorted(exports) if one.startswith(parsed.stem) and _same_name(one, parsed)][:2]
+    parsed = (mangling.parse(one) for one in sorted(exports) if one.startswith(wanted.stem))
+    found = [one for one in parsed if one is not None and one.name == wanted.name]
+    return sorted(found, key=lambda one: abs(_count(one) - _count(wanted)))[:2]
 
 
-def _same_name(symbol: str, wanted: mangling.Name) -> bool:
-    parsed = mangling.parse(symbol)
-    return parsed is not None and parsed.name == wanted.name
+def gpu_architectures(compiled: Compiled, critical: t.Collection[str], capabilities: t.Collection[tuple[int, int]]) -> list[Finding]:
+    """``abi.gpu-architecture``: what serving depends on carries code for the host's GPUs; one finding for each that does not.
+
+    :param capabilities: compute capabilities of the host's GPUs.
+    """
+    name = "abi.gpu-architecture"
+    if not capabilities:
+        fix = "Run this where the GPUs answer; `specdec status` and the plan say what stands between."
+        return [Finding(name, COULD_NOT_CHECK, "GPUs", "no GPU of this host says what it is", fix=fix)]
+    owned: dict[str, dict[str, Path]] = {}
+    for module in compiled.of(critical):
+        owned.setdefault(module.distribution, {})[module.path] = compiled.site_packages / module.path
+    found = [fatbins.finding(files, dist, capabilities) for dist, files in sorted(owned.items())]
+    judged = [one for one in found if one.verdict != NOT_APPLICABLE]
+    if not judged:
+        return [Finding(name, NOT_APPLICABLE, "device code", "no package carries any", evidence="%d packages" % len(found))]
+    return [one for one in judged if one.verdict != OK] or [
+        Finding(
+            name,
+            OK,
+            ", ".join(one.subject for one in judged),
+            "carry code for this host's GPUs",
+            evidence="\n".join("%s: %s" % (one.subject, one.found) for one in judged),
+        )
+    ]
+
+
+def driver_symbols(compiled: Compiled, critical: t.Collection[str], libcuda: t.Optional[Path], driver: str) -> list[Finding]:
+    """``abi.driver-symbol``: the host's libcuda has every function of the driver that compiled packages take from it.
+
+    :param libcuda: None where the host has none.
+    :param driver: its version, for a person.
+    """
+    name = "abi.driver-symbol"
+    users = [module for module in compiled.of(critical) if _LIBCUDA in module.dynamic.needed]
+    if not users:
+        evidence = "%d compiled files" % len(compiled.of(critical))
+        return [Finding(name, NOT_APPLICABLE, _LIBCUDA, "no compiled package takes anything from the driver", evidence=evidence)]
+    if libcuda is None:
+        fix = "Install the driver's libraries of the version of its kernel module."
+        return [Finding(name, COULD_NOT_CHECK, _LIBCUDA, "the loader knows no %s" % _LIBCUDA, evidence="ldconfig -p", fix=fix)]
+    try:
+        wanted = {module: [one for one in symbols(compiled.site_packages / module.path).wanted if _DRIVER.match(one)] for module in users}
+        missing = {one for names in wanted.values() for one in names} - symbols(libcuda.resolve()).exported
+        if missing:
+            # other libraries of CUDA name their functions alike, cuFile among them
+            others = (symbols(compiled.site_packages / one.path).exported for one in compiled.modules)
+            missing = missing.difference(*others)
+    except (OSError, ValueError) as error:
+        return [Finding(name, COULD_NOT_CHECK, _LIBCUDA, "a symbol table cannot be read", str(error), fix=_sentence(_REBUILD))]
+    if not missing:
+        count = len({one for names in wanted.values() for one in names})
+        evidence = "%d functions for %d files of %s in %s" % (count, len(users), _owners(users), libcuda)
+        return [Finding(name, OK, _LIBCUDA, "the driver has every function that is taken from it", evidence=evidence)]
+    lacking = [module for module in users if missing.intersection(wanted[module])]
+    return [
+        Finding(
+            name,
+            _severity(lacking, critical),
+            _owners(lacking),
+            "takes %d function(s) from the driver that it does not have, the first: %s" % (len(missing), min(missing)),
+            "driver %s, %s" % (driver or "of unknown version", libcuda),
+            ", ".join(sorted(missing)[:_NAMED]),
+            records.listing(module.path for module in lacking),
+            "The driver is older than the CUDA that the package was built with.",
+            "Update the host's driver, or choose a lane for an older CUDA.",
+        )
+    ]
 
 
 def _severity(modules: t.Iterable[Module], critical: t.Collection[str]) -> str:

@@ -19,7 +19,7 @@ import traceback
 import typing as t
 from pathlib import Path
 
-from . import abi, apinames, gates, libraries, locks, overlays, parity, probes, records, releases, units
+from . import abi, apinames, gates, gpus, libraries, locks, overlays, parity, probes, records, releases, units
 from .findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding, FindingError, errors
 from .layout import MARKER, Layout, unit_name
 from .runners import Progress, Runner
@@ -76,6 +76,8 @@ CHECKS = (
     Check("abi.cuda-major", "elf", "Compiled packages need the CUDA libraries in torch's major version."),
     Check("abi.other-python", "elf", "Extension modules are for the environment's Python."),
     Check("abi.other-machine", "elf", "Compiled files are for the host's machine."),
+    Check("abi.gpu-architecture", "elf", "Compiled packages carry code for the host's GPUs."),
+    Check("abi.driver-symbol", "elf", "The host's driver has every function that compiled packages take from it."),
     Check("abi.unreadable", "elf", "Every compiled file of what serving depends on can be read."),
     Check("unit.verify", "unit", "systemd reads the unit without complaint."),
     Check("unit.sandbox", "unit", "The unit's exposure, as systemd counts it, is low."),
@@ -365,8 +367,10 @@ def elf_findings(subject: Subject, runner: Runner) -> list[Finding]:
     except OSError:
         interpreter = None
     tag = "cpython-" + "".join(re.findall(r"\d+t?", site_packages.parent.name))
-    found = abi.findings(abi.read(site_packages, subject.distributions), critical, interpreter and interpreter.machine, tag)
+    compiled = abi.read(site_packages, subject.distributions)
+    found = abi.findings(compiled, critical, interpreter and interpreter.machine, tag)
     cache = runner(["/sbin/ldconfig", "-p"], timeout=60)
+    found += gpu_code_findings(subject, compiled, cache.stdout, runner)
     if cache.rc:
         fix = "Install the C library's own programs (libc-bin)."
         return [
@@ -382,6 +386,26 @@ def elf_findings(subject: Subject, runner: Runner) -> list[Finding]:
     names = {records.normalized(name) for name in critical}
     depended = {path for dist in subject.distributions if dist.name in names for path in dist.rows}
     return [*found, *(reach or libraries.findings(needed, depended))]
+
+
+def gpu_code_findings(subject: Subject, compiled: abi.Compiled, cache: str, runner: Runner) -> list[Finding]:
+    """``abi.gpu-architecture`` and ``abi.driver-symbol``: compiled code against the host's GPUs and driver.
+
+    :param cache: what ``ldconfig -p`` prints.
+    """
+    ids = ("abi.gpu-architecture", "abi.driver-symbol")
+    if not subject.facts["gpus"]:
+        return [Finding(one, NOT_APPLICABLE, "GPUs", "this lane uses none", evidence=subject.facts["environment"]) for one in ids]
+    gpu = gpus.gather(str(subject.layout.root), runner)
+    named = {device["compute_capability"] for device in gpu["devices"] if device["compute_capability"]}
+    capabilities = [(int(major), int(minor)) for major, _dot, minor in (one.partition(".") for one in named)]
+    machine = compiled.modules[0].dynamic.machine if compiled.modules else ""
+    libcuda = libraries.system_libraries(cache, machine).get("libcuda.so.1")
+    critical = {records.normalized(name) for name in subject.critical}
+    return [
+        *abi.gpu_architectures(compiled, critical, capabilities),
+        *abi.driver_symbols(compiled, critical, Path(libcuda) if libcuda else None, gpu["driver"] or ""),
+    ]
 
 
 # The unit

@@ -118,20 +118,20 @@ def _tags(stream: t.BinaryIO, table: int, size: int, count: int) -> dict[int, li
     return found
 
 
-def system_libraries(cache: str, machine: str, without: t.Optional[Path] = None) -> frozenset[str]:
-    """File names the loader's cache knows for a machine.
+def system_libraries(cache: str, machine: str, without: t.Optional[Path] = None) -> dict[str, str]:
+    """File names the loader's cache knows for a machine, and where it has them: the first of a name counts.
 
     :param cache: what ``ldconfig -p`` prints.
     :param machine: of :class:`Dynamic`.
     :param without: entries below this directory do not count: an environment must not lean on another one.
     """
     flag = {"EM_X86_64": "x86-64", "EM_AARCH64": "AArch64"}.get(machine, "")
-    names = set()
+    places: dict[str, str] = {}
     for line in cache.splitlines():
         match = re.match(r"\s*(\S+) \(([^)]*)\) => (.+)$", line)
         if match and (not flag or flag in match[2]) and not (without and match[3].startswith(str(without) + os.sep)):
-            names.add(match[1])
-    return frozenset(names)
+            places.setdefault(match[1], match[3])
+    return places
 
 
 def compute(
@@ -157,7 +157,7 @@ class _Search:
         self.cache = cache
         self.without = without
         self.read: dict[str, t.Optional[Dynamic]] = {}
-        self.system: dict[str, frozenset[str]] = {}
+        self.system: dict[str, dict[str, str]] = {}
         self.carried: dict[str, list[str]] = {}
         for path in sorted({path for dist in dists for path in dist.rows if is_library(path)}):
             self.carried.setdefault(os.path.basename(path), []).append(path)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 from pathlib import Path
 
@@ -14,6 +15,25 @@ OLD = CHECK % ("int", "{}")
 NEW = CHECK % ("unsigned", "{}")
 #: A kernel that was built against the old one.
 KERNEL = CHECK % ("int", ";") + 'extern "C" void go() { c10::cuda::c10_cuda_check_implementation(0, "", "", 0, false); }\n'
+
+#: Functions of a driver, and a library that takes one of them; the older driver has none of that name.
+DRIVER = 'extern "C" { void cuInit() {} void cuGreenCtxStreamCreate() {} }\n'
+OLD_DRIVER = 'extern "C" { void cuInit() {} }\n'
+DRIVEN = 'extern "C" { void cuInit(); void cuGreenCtxStreamCreate(); void run() { cuInit(); cuGreenCtxStreamCreate(); } }\n'
+
+
+def device_code(*pieces: tuple[int, int, bool]) -> str:
+    """C++ that leaves device code for architectures as CUDA's compiler does: of each piece kind, architecture, and whether for it alone.
+
+    The payloads are noise that says nothing.
+    """
+    entries = b"".join(
+        struct.pack("<HHIQ", kind, 0x101, 64, 8) + struct.pack("<12xIQQQQ", architecture, 0, 0x11 | specific << 20, 0, 0)[:48] + b"noise..."
+        for kind, architecture, specific in pieces
+    )
+    content = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entries)) + entries
+    data = ",".join(map(str, content))
+    return 'asm(".section .nv_fatbin, \\"a\\"\\n.align 8\\n.byte %s\\n.text\\n");\n' % data
 
 
 def build(target: Path, source: str, *needed: str) -> bytes:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.specdec.serving.plugins.module_utils import abi, libraries, mangling, records
+from ansible_collections.specdec.serving.plugins.module_utils import abi, fatbins, libraries, mangling, records
 from ansible_collections.specdec.serving.plugins.module_utils.findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding
 
 from . import compiled, wheels
@@ -161,6 +161,100 @@ def test_kernel_for_another_cuda_than_torch_s(site: Site, kernel: str, verdict: 
     finding = site.findings()["abi.cuda-major"]
     assert finding.verdict == verdict
     assert verdict == OK or (finding.found, finding.expected) == ("libcudart.so.12", "libcudart.so.13")
+
+
+# Device code and the driver
+
+
+def judged(site: Site, *capabilities: tuple[int, int]) -> Finding:
+    found = abi.read(site.path, records.distributions(site.path))
+    (finding,) = abi.gpu_architectures(found, {"sgl-kernel", "torch"}, capabilities)
+    return finding
+
+
+SM, PTX = fatbins.CUBIN, fatbins.PTX
+
+
+@pytest.mark.parametrize(
+    ("pieces", "capability", "verdict"),
+    [
+        ([(SM, 120, False)], (12, 0), OK),
+        ([(SM, 120, True)], (12, 0), OK),
+        ([(SM, 80, False)], (8, 9), OK),
+        ([(SM, 89, False)], (8, 0), ERROR),
+        ([(SM, 90, False), (SM, 100, True)], (12, 0), ERROR),
+        ([(SM, 90, False), (PTX, 90, False)], (12, 0), OK),
+        ([(PTX, 90, True)], (12, 0), ERROR),
+        ([(PTX, 120, False)], (9, 0), ERROR),
+        # for one GPU or for its family: the mark is the same
+        ([(SM, 120, True)], (12, 1), WARNING),
+        ([], (12, 0), NOT_APPLICABLE),
+    ],
+)
+def test_device_code_for_the_host_s_gpu(site: Site, pieces: list[tuple[int, int, bool]], capability: tuple[int, int], verdict: str) -> None:
+    site.kernel(compiled.device_code(*pieces) if pieces else "")
+    finding = judged(site, capability)
+    assert finding.verdict == verdict, finding
+    if verdict == ERROR:
+        assert finding.subject == "sgl-kernel"
+        assert "%d.%d" % capability in finding.message and "sm_%d%d" % capability in finding.expected
+        assert all(str(architecture) in finding.found for _kind, architecture, _specific in pieces)
+        assert "no kernel image" in finding.cause and finding.fix
+
+
+def test_files_for_single_generations_beside_each_other_are_one_package(site: Site) -> None:
+    files = {"sgl_kernel/sm%d/ops.so" % sm: site.library("ops%d.so" % sm, compiled.device_code((SM, sm, True))) for sm in (90, 120)}
+    site.install("sgl-kernel", files)
+    finding = judged(site, (9, 0), (12, 0))
+    assert (finding.verdict, finding.evidence) == (OK, "sgl-kernel: sm_90a, sm_120a")
+
+
+def test_every_gpu_of_the_host_counts(site: Site) -> None:
+    site.kernel(compiled.device_code((SM, 90, False)))
+    assert judged(site, (9, 0), (12, 0)).message.startswith("carries no code that GPUs of compute capability 12.0 run")
+
+
+def test_host_whose_gpus_do_not_say_what_they_are_is_not_judged(site: Site) -> None:
+    site.kernel(compiled.device_code((SM, 90, False)))
+    assert judged(site).verdict == COULD_NOT_CHECK
+
+
+def test_device_code_that_is_cut_off_is_not_judged(site: Site) -> None:
+    whole = site.library("ops.so", compiled.device_code((SM, 90, False)))
+    length = whole.index(fatbins.MAGIC) + 8
+    site.install("sgl-kernel", {"sgl_kernel/ops.so": whole[:length] + b"\xff" * 8 + whole[length + 8 :]})
+    finding = judged(site, (9, 0))
+    assert (finding.verdict, finding.found) == (COULD_NOT_CHECK, "a container of device code ends behind its section")
+
+
+@pytest.mark.parametrize(("driver", "verdict"), [(compiled.DRIVER, OK), (compiled.OLD_DRIVER, ERROR), (None, COULD_NOT_CHECK)])
+def test_functions_of_the_host_s_driver(site: Site, driver: t.Optional[str], verdict: str) -> None:
+    site.kernel(compiled.DRIVEN, needed=("libcuda.so.1",))
+    path = site.directory / "build" / "libcuda.so.1"
+    if driver:
+        site.library(path.name, driver)
+    found = abi.read(site.path, records.distributions(site.path))
+    (finding,) = abi.driver_symbols(found, {"sgl-kernel"}, path if driver else None, "550.54.14")
+    assert finding.verdict == verdict, finding
+    if verdict == ERROR:
+        assert finding.message == "takes 1 function(s) from the driver that it does not have, the first: cuGreenCtxStreamCreate"
+        assert finding.found.startswith("driver 550.54.14") and "older than the CUDA" in finding.cause
+        assert finding.evidence == "sgl_kernel/ops.abi3.so"
+
+
+def test_function_of_another_library_with_such_a_name_is_not_the_driver_s(site: Site) -> None:
+    site.kernel(compiled.DRIVEN.replace("cuGreenCtxStreamCreate", "cuFileRead"), needed=("libcuda.so.1",))
+    site.own("cufile", **{"libcufile.so": site.library("libcufile.so", 'extern "C" void cuFileRead() {}')})
+    path = site.directory / "build" / "libcuda.so.1"
+    site.library(path.name, compiled.OLD_DRIVER)
+    found = abi.read(site.path, records.distributions(site.path))
+    assert [one.verdict for one in abi.driver_symbols(found, {"sgl-kernel"}, path, "")] == [OK]
+
+
+def test_package_that_does_not_use_the_driver(site: Site) -> None:
+    site.kernel()
+    found = abi.read(site.path, records.distributions(site.path))
+    assert [one.verdict for one in abi.driver_symbols(found, {"sgl-kernel"}, None, "")] == [NOT_APPLICABLE]
 
 
 # Python and machine

@@ -86,6 +86,8 @@ CASES: dict[str, t.Callable[[World, pytest.MonkeyPatch], t.Any]] = {
     "abi.cuda-major": lambda world, _m: kernel(world, "", "libcudart.so.12"),
     "abi.other-python": lambda world, _m: kernel(world, "", name="ops.cpython-27m.so"),
     "abi.other-machine": lambda world, _m: world.install("sgl-kernel", "0.3.21", {"sgl_kernel/ops.so": NARROW}),
+    "abi.gpu-architecture": lambda world, m: gpu(world, m, compiled.device_code((2, 90, False))),
+    "abi.driver-symbol": lambda world, m: gpu(world, m, compiled.DRIVEN, "libcuda.so.1"),
     "abi.unreadable": lambda world, _m: world.install("sgl-kernel", "0.3.21", {"sgl_kernel/ops.so": "no library"}),
     "unit.verify": lambda world, _m: world.analyze.update(verify=Completed(1, "", "specdec-main.service:3: Missing '='.\n")),
     "unit.sandbox": lambda world, _m: world.analyze.update(security=Completed(0, "Overall exposure level for x.service: 9.6 UNSAFE", "")),
@@ -132,6 +134,17 @@ def kernel(world: World, source: str, *needed: str, name: str = "ops.abi3.so") -
     world.install(
         "sgl-kernel", "0.3.21", {"sgl_kernel/__init__.py": "", "sgl_kernel/" + name: compiled.build(build / name, source, *needed)}
     )
+
+
+def gpu(world: World, monkeypatch: pytest.MonkeyPatch, source: str, *needed: str) -> None:
+    """A kernel on a host whose GPU is of compute capability 12.0 and whose driver is old."""
+    kernel(world, source, *needed)
+    answer = {"devices": [{"compute_capability": "12.0"}], "driver": "550.54.14"}
+    monkeypatch.setattr(checks.gpus, "gather", lambda _root, _runner: answer)
+    world.facts["gpus"] = True
+    libcuda = world.layout.root / "build" / "libcuda.so.1"
+    compiled.build(libcuda, compiled.OLD_DRIVER)
+    world.loader_cache += "\tlibcuda.so.1 (libc6,x86-64) => %s\n" % libcuda
 
 
 def overlay(world: World, text: str) -> None:
