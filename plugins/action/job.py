@@ -14,7 +14,7 @@ from ansible_collections.specdec.serving.plugins.module_utils import findings, l
 from ansible_collections.specdec.serving.plugins.plugin_utils import controller
 
 #: Kinds that the host can foretell in check mode (module_utils/previews.py); the plan says the rest.
-_FORESEEN = ("rollback",)
+_FORESEEN = ("rollback", "prune", "remove")
 
 
 class ActionModule(ActionBase):

@@ -36,6 +36,7 @@ KINDS: t.Mapping[str, tuple[str, str]] = {
     "switch": ("transactions", "switch"),
     "rollback": ("transactions", "rollback"),
     "recover": ("transactions", "recover"),
+    "prune": ("pruning", "prune"),
 }
 
 #: Kinds that a killed process may leave half done; recovery then runs before the lock is given back.

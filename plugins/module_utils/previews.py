@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import typing as t
 
-from . import jobs, rollbacks
+from . import jobs, pruning, rollbacks
 from .runners import Runner
 
 #: Kind → what says what a job of it would do: its whole ``spec``, whether anything would be ``changed``, and ``lines``, ``diff``
 #: and ``findings`` about it. Raises FindingError.
 _KINDS: t.Mapping[str, t.Callable[[t.Mapping[str, t.Any], Runner], dict[str, t.Any]]] = {
     "rollback": rollbacks.preview,
+    "prune": pruning.preview,
 }
 
 

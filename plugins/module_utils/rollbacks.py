@@ -11,15 +11,10 @@ from __future__ import annotations
 import typing as t
 from pathlib import Path
 
-from . import gates, releases, services, transactions, units
+from . import gates, pruning, releases, services, transactions, units
 from .findings import ERROR, Finding, FindingError
 from .layout import MARKER, Layout, unit_name
 from .runners import Runner
-
-
-def instance_names(layout: Layout) -> list[str]:
-    """The instances that the host holds."""
-    return sorted(path.name for path in layout.instances.glob("*") if path.is_dir())
 
 
 def specification(spec: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
@@ -61,7 +56,7 @@ def _runs(instance: str, release: str, runner: Runner) -> bool:
 
 
 def _only_instance(layout: Layout) -> str:
-    names = instance_names(layout)
+    names = pruning.instance_names(layout)
     if len(names) == 1:
         return names[0]
     raise _refusal(
@@ -75,7 +70,7 @@ def _only_instance(layout: Layout) -> str:
 
 
 def _check_instance(layout: Layout, instance: str) -> None:
-    names = instance_names(layout)
+    names = pruning.instance_names(layout)
     if instance not in names:
         raise _refusal(
             "instance",

@@ -32,6 +32,7 @@ VARIABLES: dict[str, str] = {
     "specdec_network": "How controller and hosts reach package indexes and hubs: mirror, login, proxy, certificate authority.",
     "specdec_reference": "Where a reference host keeps its engine.",
     "specdec_serial": "How many hosts are switched at a time.",
+    "specdec_prune_keep": "How many earlier releases per instance playbooks/prune.yml keeps.",
     "specdec_rollback_instance": "The instance that playbooks/rollback.yml rolls back.",
     "specdec_rollback_release": "The release that playbooks/rollback.yml goes back to.",
     "specdec_why": "The reason that the history keeps for this deploy.",

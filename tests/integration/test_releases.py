@@ -5,18 +5,22 @@
 
 from __future__ import annotations
 
+import re
 import time
 import typing as t
 
 import pytest
-from switchhost import ROOT, Host
+from switchhost import ENVIRONMENT, ROOT, Host
 
 
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Host]:
-    """A host that nobody else's tests prune or empty."""
+    """A host that nobody else's tests prune or empty, with a file system of its own for the root."""
     made = Host(tmp_path_factory.mktemp("ground"), prefix="specdec-releases", subnet="10.89.88")
     try:
+        made.hosts("up", made.name)
+        made.sh("mkdir", "-p", ROOT)
+        made.sh("mount", "-t", "tmpfs", "-o", "size=256m,mode=0755,exec", "tmpfs", ROOT)
         made.up()
         yield made
     finally:
@@ -36,7 +40,7 @@ def serves(host: Host, instance: str, release: str) -> None:
 def snapshot(host: Host) -> str:
     """Every file that anything here could touch, with its content's time."""
     places = "/etc/systemd/system /etc/sysusers.d /etc/ld.so.conf.d /etc/passwd /etc/group %s" % ROOT
-    return host.sh("sh", "-c", "find %s -xdev ! -path '*/state/*' -printf '%%p %%y %%m %%s %%T@ %%l\\n' 2>/dev/null | sort" % places)
+    return host.sh("sh", "-c", "find %s ! -path '*/state/*' -printf '%%p %%y %%m %%s %%T@ %%l\\n' 2>/dev/null | sort" % places)
 
 
 def test_rollback_by_playbook_to_the_release_before_and_to_a_named_one(ground: Host) -> None:
@@ -84,4 +88,48 @@ def test_rollback_of_a_busy_host_names_who_is_at_work(ground: Host) -> None:
     ground.wait_for_step("atwork", "gating")
     run = ground.playbook("rollback", specdec_rollback_instance="atwork")
     assert run.returncode != 0 and "The host is busy: specdec: switch of atwork for tester" in run.stdout, run.stdout
+    ground.follow(job)
+
+
+def test_prune_frees_what_it_says_and_nothing_that_serves_or_could_again(ground: Host) -> None:
+    """Two instances on environments of their own; a third environment, which nobody refers to, goes."""
+    for name in ("aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb", "cccccccccccccccc"):
+        ground.add_environment(name, engine={"name": "double", "version": "1"})
+        ground.sh("dd", "if=/dev/urandom", "of=%s/environments/%s/weights" % (ROOT, name), "bs=1M", "count=8", "status=none")
+    cache = ROOT + "/cache/uv/archive-v0/x"
+    linked = "mkdir -p %s/double-1.dist-info && ln %s/environments/cccccccccccccccc/weights %s/weights" % (cache, ROOT, cache)
+    ground.sh("sh", "-c", linked)
+    first = [ground.release("prune-one", environment=name) for name in ("aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb")]
+    second = ground.release("prune-two", environment="aaaaaaaaaaaaaaaa")
+    committed(ground, *first, second)
+    before = snapshot(ground)
+    run = ground.playbook("prune", "--check", "--diff")
+    assert run.returncode == 0 and "would remove environment cccccccccccccccc (double 1)" in run.stdout, run.stdout
+    assert "-environment cccccccccccccccc" in run.stdout
+    for kept in ("aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb", first[0].id):
+        assert kept not in run.stdout
+    assert "would free" in ground.specdec("prune", "--dry-run") and snapshot(ground) == before
+    free = "df --output=avail -B1 %s | tail -1" % ROOT
+    space = int(ground.sh("sh", "-c", free))
+    run = ground.playbook("prune")
+    assert run.returncode == 0, run.stdout
+    said = int(re.search(r"freed [\d.]+ MB \((\d+) bytes\)", run.stdout)[1])
+    assert said > 8e6 and abs(int(ground.sh("sh", "-c", free)) - space - said) < 0.05 * said
+    assert set(ground.sh("ls", ROOT + "/environments").split()) - {ENVIRONMENT} == {"aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"}
+    run = ground.playbook("prune")
+    assert run.returncode == 0 and "changed=0" in run.stdout and "nothing to remove" in run.stdout, run.stdout
+    serves(ground, "prune-two", second.id)
+    ground.specdec("rollback", "prune-one")
+    serves(ground, "prune-one", first[0].id)
+    assert "would remove environment bbbbbbbbbbbbbbbb" in ground.specdec("prune", "--dry-run"), "nobody can go back to what a rollback left"
+
+
+def test_prune_never_runs_beside_a_job(ground: Host) -> None:
+    for name in (ENVIRONMENT, "dddddddddddddddd"):
+        ground.add_environment(name)
+    job = ground.start(ground.release("prune-busy", mode="hang"))
+    ground.wait_for_step("prune-busy", "gating")
+    run = ground.playbook("prune")
+    assert run.returncode != 0 and "The host is busy: specdec: switch of prune-busy for tester" in run.stdout, run.stdout
+    assert ground.sh("ls", ROOT + "/environments/dddddddddddddddd")
     ground.follow(job)

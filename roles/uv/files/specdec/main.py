@@ -14,7 +14,7 @@ import time
 import typing as t
 from pathlib import Path
 
-from ansible_collections.specdec.serving.plugins.module_utils import diagnosis, jobs, releases, rollbacks, transactions
+from ansible_collections.specdec.serving.plugins.module_utils import diagnosis, jobs, previews, releases, rollbacks, transactions
 from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, Finding, FindingError, from_dict, worst
 from ansible_collections.specdec.serving.plugins.module_utils.layout import MARKER, SCHEMA, Layout, unit_name
 
@@ -60,6 +60,11 @@ def _parser() -> argparse.ArgumentParser:
     back = command("rollback", _rollback, "serve an earlier release again")
     back.add_argument("instance")
     back.add_argument("release", nargs="?", help="default: the one that served before")
+    prune = command("prune", _prune, "remove what nobody refers to, and say what that freed")
+    prune.add_argument("--dry-run", action="store_true", help="only say what would go")
+    prune.add_argument(
+        "--keep", type=_count, metavar="N", help="earlier releases that stay per instance (default: all it could go back to)"
+    )
     job = command("job", _job, None)
     job.add_argument("directory", type=Path)
     recover = command("recover", _recover, None)
@@ -241,6 +246,21 @@ def _diagnose(options: argparse.Namespace) -> int:
 def _rollback(options: argparse.Namespace) -> int:
     asked = {**_spec(options, "rollback", "asked for on the host"), "instance": options.instance, "release": options.release}
     spec = rollbacks.specification(asked)
+    return _follow(jobs.start(spec, run)["directory"])
+
+
+def _count(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError("%r is no number of releases" % text)
+    return int(text)
+
+
+def _prune(options: argparse.Namespace) -> int:
+    spec = {**_spec(options, "prune", "asked for on the host"), "keep": options.keep}
+    seen = previews.preview(spec, run) or {}
+    if options.dry_run or not seen["changed"]:
+        print("\n".join([*seen["lines"], *(from_dict(one).text() for one in seen["findings"])]))
+        return 0
     return _follow(jobs.start(spec, run)["directory"])
 
 
