@@ -1,7 +1,10 @@
 # Copyright (c) 2026, specdec.serving contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an overlay adds to its base for a user: speculative algorithms and engine arguments, read from the source's syntax."""
+"""What an overlay adds to its base for a user, and what it needs beyond it, read from the source's syntax.
+
+It adds speculative algorithms and engine arguments; it needs names of the packages that engines take their kernels from.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,16 @@ import hashlib
 import typing as t
 import warnings
 
-from . import records
+from . import apinames, records
 from .bundles import Base, Bundle
 from .findings import ERROR, Finding, FindingError
 
 #: Where engines declare what an overlay may add: part of the path, class (None: any).
 _ALGORITHMS = ("spec_info.py", "SpeculativeAlgorithm")
 _ARGUMENTS = (("server_args.py", "ServerArgs"), ("arg_groups/", None))
+
+#: Import names of the packages with kernels: their interfaces move between versions.
+_PROVIDERS = ("flashinfer", "sgl_kernel")
 
 
 def additions(files: t.Mapping[str, bytes], base: Base) -> dict[str, list[str]]:
@@ -31,6 +37,23 @@ def additions(files: t.Mapping[str, bytes], base: Base) -> dict[str, list[str]]:
             if path.endswith(".py") and "/" + part in path:
                 arguments |= _fields(data, name) - _fields(before, name)
     return {"algorithms": sorted(algorithms), "arguments": sorted(arguments)}
+
+
+def needs(files: t.Mapping[str, bytes], base: Base) -> dict[str, list[str]]:
+    """The names that files take from packages with kernels and that the base's files of the same paths do not, by package."""
+    found = {}
+    for package in _PROVIDERS:
+        names: set[str] = set()
+        for path, data in files.items():
+            if path.endswith(".py"):
+                names |= _taken(data, path, package) - _taken(base(path) or b"", path, package)
+        if names:
+            found[package] = sorted(names)
+    return found
+
+
+def _taken(source: bytes, path: str, package: str) -> set[str]:
+    return {use.dotted for use in apinames.uses_in(source, path, package) or ()}
 
 
 def same_base(bundle: Bundle, base: Base) -> None:
@@ -48,12 +71,17 @@ def same_base(bundle: Bundle, base: Base) -> None:
 
 
 def described(bundle: Bundle, base: Base) -> Bundle:
-    """The bundle with what it adds noted in its manifest; its digest stays, for a note decides nothing.
+    """The bundle with what it adds and needs noted in its manifest; its digest stays, for a note decides nothing.
 
     Raises FindingError (``overlay.base``) where the base is not the one that the bundle was made over.
     """
     same_base(bundle, base)
-    return Bundle({**bundle.manifest, "adds": additions(bundle.files, base)}, bundle.files)
+    return Bundle({**bundle.manifest, **notes(bundle.files, base)}, bundle.files)
+
+
+def notes(files: t.Mapping[str, bytes], base: Base) -> dict[str, t.Any]:
+    """What a manifest notes of its files."""
+    return {"adds": additions(files, base), "needs": needs(files, base)}
 
 
 def nothing() -> dict[str, list[str]]:

@@ -15,9 +15,11 @@ exactly where it is true.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import re
 import typing as t
+import warnings
 from pathlib import Path
 
 from .findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding
@@ -177,22 +179,40 @@ def uses(source: Path, package: str) -> tuple[list[Use], list[str]]:
     unread: list[str] = []
     for path in sorted(source.rglob("*.py")):
         file = path.relative_to(source.parent).as_posix()
-        tree = parse(path, package.encode())
-        if tree is None:
+        taken = None
+        with contextlib.suppress(OSError):
+            taken = uses_in(path.read_bytes(), file, package)
+        if taken is None:
             unread.append(file)
         else:
-            reader = _Reader(package, file)
-            reader.visit(tree)
-            found.extend(reader.found)
+            found.extend(taken)
     return found, unread
 
 
-def parse(path: Path, word: bytes = b"") -> t.Optional[ast.Module]:
-    """The syntax tree of a file, empty where the file does not hold ``word``; None for what this Python cannot read."""
+def uses_in(source: bytes, file: str, package: str) -> t.Optional[list[Use]]:
+    """Every unguarded use of a name of ``package`` in one source; None for what this Python cannot read."""
+    tree = _tree(source if package.encode() in source else b"")
+    if tree is None:
+        return None
+    reader = _Reader(package, file)
+    reader.visit(tree)
+    return reader.found
+
+
+def parse(path: Path) -> t.Optional[ast.Module]:
+    """The syntax tree of a file; None for what this Python cannot read."""
     try:
-        source = path.read_bytes()
-        return ast.parse(source if word in source else b"")
-    except (OSError, SyntaxError, ValueError, RecursionError):
+        return _tree(path.read_bytes())
+    except OSError:
+        return None
+
+
+def _tree(source: bytes) -> t.Optional[ast.Module]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
         return None
 
 

@@ -32,7 +32,7 @@ ACTIONS = ("add", "change", "delete")
 MODES = ("0644", "0755")
 
 #: What a manifest notes without deciding the result: not part of the digest.
-NOTES = ("adds", "digest", "reference_versions")
+NOTES = ("adds", "digest", "needs", "reference_versions")
 
 #: What lies in a source tree without being source: reason → patterns over one component of a path.
 LEFTOVERS: t.Mapping[str, tuple[str, ...]] = {
@@ -103,16 +103,18 @@ def is_compiled(data: bytes) -> bool:
 def write_bundle(directory: Path, bundle: Bundle) -> bool:
     """Keep a bundle as a directory, whole or not at all; False when it is there already.
 
-    Of one that is there only a note of what it adds is filled in, where it has none.
+    Of one that is there only the notes of what it adds and needs are filled in, where it has none.
 
     Raises FindingError when the bundle, or the one that is there, is damaged.
     """
     directory = Path(directory)
     if directory.exists():
         there = read_bundle(directory)
-        if not any(there.manifest["adds"].values()) and any(bundle.manifest["adds"].values()):
+        known = {name: bundle.manifest.get(name) or {} for name in ("adds", "needs")}
+        lacking = {name: note for name, note in known.items() if any(note.values()) and not any(there.manifest.get(name, {}).values())}
+        if lacking:
             new = directory / (MANIFEST + ".new")
-            new.write_bytes(_manifest_text(Bundle({**there.manifest, "adds": bundle.manifest["adds"]}, there.files)))
+            new.write_bytes(_manifest_text(Bundle({**there.manifest, **lacking}, there.files)))
             os.rename(new, directory / MANIFEST)
         return False
     verify_bundle(bundle, str(directory))

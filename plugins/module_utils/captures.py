@@ -76,6 +76,7 @@ def capture(
         "python": python_version(site_packages),
         "files": entries,
         "adds": additions.nothing(),
+        "needs": {},
         "reference_versions": {name: found.version for name in critical for found in [records.find(dists, name)] if found},
     }
     ignored += _mode_only(site_packages, dist, {entry["path"] for entry in entries})

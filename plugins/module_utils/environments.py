@@ -344,7 +344,9 @@ class _Build:
     def _overlay(self, layers: t.Sequence[bundles.Bundle], dists: t.Sequence[records.Distribution]) -> None:
         changed: list[str] = []
         for bundle in layers:
-            changed += overlays.apply(bundle, self.site_packages, dists, self._syntax)
+            done = overlays.apply(bundle, self.site_packages, dists, self._syntax)
+            self.found += overlays.upstream(bundle.manifest, done)
+            changed += done
         for finding in errors(overlays.audit([bundle.manifest for bundle in layers], self.site_packages)):
             raise FindingError(finding)
         sources = [path for path in changed if path.endswith(".py") and (self.site_packages / path).exists()]

@@ -64,7 +64,7 @@ def bundle(
         "base": {"name": package.name, "version": package.version},
         "python": python,
         "files": entries,
-        "adds": additions.additions(files, original),
+        **additions.notes(files, original),
         "reference_versions": {},
     }
     return bundles.seal(manifest, files)

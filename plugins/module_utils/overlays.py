@@ -22,7 +22,7 @@ from pathlib import Path
 
 from . import records
 from .bundles import Bundle, verify_bundle
-from .findings import ERROR, OK, Finding, FindingError
+from .findings import ERROR, OK, WARNING, Finding, FindingError
 
 #: A name in ``__pycache__`` (PEP 3147, PEP 488).
 _COMPILED = re.compile(r"(?P<stem>.+?)\.[^.]+(?:\.opt-[^.]+)?\.py[co]", re.DOTALL)
@@ -96,10 +96,10 @@ def version_finding(manifest: t.Mapping[str, t.Any], version: t.Optional[str], r
     base = manifest["base"]
     if version == base["version"]:
         return None
-    moved = _moved(manifest, rows) if rows else []
+    others = moved(manifest, rows) if rows else []
     message = "the overlay was made for another version of its base"
-    if moved:
-        message += ": %d of its %d files are others there" % (len(moved), len(manifest["files"]))
+    if others:
+        message += ": %d of its %d files are others there" % (len(others), len(manifest["files"]))
     return Finding(
         "overlay.base-version",
         ERROR,
@@ -107,24 +107,26 @@ def version_finding(manifest: t.Mapping[str, t.Any], version: t.Optional[str], r
         message,
         found="%s %s" % (base["name"], version or "not installed"),
         expected="%s %s" % (base["name"], base["version"]),
-        evidence=records.listing(moved),
+        evidence=records.listing(others),
         fix="deploy engine version %s; or carry the overlay over to the other version with playbooks/rebase.yml; or capture one from a "
         "reference that has it" % base["version"],
     )
 
 
-def _moved(manifest: t.Mapping[str, t.Any], rows: t.Mapping[str, records.Row]) -> list[str]:
-    """What another version of the base did to the files that an overlay is about."""
-    moved = []
+def moved(manifest: t.Mapping[str, t.Any], rows: t.Mapping[str, records.Row]) -> list[str]:
+    """What another version of the base, of which these are the RECORD's rows, did to the files that an overlay is about."""
+    found = []
     for entry in manifest["files"]:
         row = rows.get(entry["path"])
-        if entry["base"] is None and row is not None:
-            moved.append("%s: is in the package there" % entry["path"])
+        if (row.digest if row else None) == entry["result"]:
+            found.append("%s: upstream has it" % entry["path"])
+        elif entry["base"] is None and row is not None:
+            found.append("%s: is in the package there" % entry["path"])
         elif entry["base"] is not None and row is None:
-            moved.append("%s: is gone" % entry["path"])
+            found.append("%s: is gone" % entry["path"])
         elif row is not None and row.digest != entry["base"]:
-            moved.append("%s: is changed" % entry["path"])
-    return moved
+            found.append("%s: is changed" % entry["path"])
+    return found
 
 
 def _real_directories(site_packages: Path, entries: t.Iterable[t.Mapping[str, t.Any]]) -> dict[str, bool]:
@@ -207,6 +209,24 @@ def apply(
     return [entry["path"] for entry in due]
 
 
+def upstream(manifest: t.Mapping[str, t.Any], changed: t.Collection[str]) -> list[Finding]:
+    """``overlay.upstream``: what a bundle that was applied to a fresh package did not have to change, for the package has it."""
+    changed = set(changed)
+    same = [entry["path"] for entry in manifest["files"] if entry["path"] not in changed]
+    if not same:
+        return []
+    return [
+        Finding(
+            "overlay.upstream",
+            WARNING,
+            "overlay %s on %s" % (manifest["digest"], manifest["base"]["name"]),
+            "upstream has it: %d of its %d files are in the package as the overlay makes them" % (len(same), len(manifest["files"])),
+            evidence=records.listing(same),
+            fix="none is needed; take them out of the reference or the directory and capture again, and the overlay is smaller",
+        )
+    ]
+
+
 def replace(target: Path, data: bytes, mode: int) -> None:
     """Give a path new content in a file of its own: whoever shares the old one keeps it. Raises OSError."""
     missing = list(itertools.takewhile(lambda parent: not parent.exists(), target.parents))
@@ -278,19 +298,29 @@ def _audit(manifest: t.Mapping[str, t.Any], entries: t.Sequence[t.Mapping[str, t
 
 
 def layering(manifests: t.Sequence[t.Mapping[str, t.Any]]) -> list[dict[str, t.Any]]:
-    """Which files more than one overlay is about, applied in this order.
+    """What the overlays after the first of a package, applied in this order, replaced.
 
-    Each: path, ``layer`` (digest of the one that counts), ``result`` (its hash, None for a deletion), ``replaces`` and
-    ``replaced`` (digest and hash of the one before).
+    Each: path, ``layer`` (digest of the one that counts), ``result`` (its hash, None for a deletion), ``replaces`` (digest of the
+    overlay before, or name and version of the package) and ``replaced`` (the hash there).
     """
     found = []
     before: dict[str, tuple[str, t.Optional[str]]] = {}
+    packages: set[str] = set()
     for manifest in manifests:
+        package = "%(name)s %(version)s" % manifest["base"]
+        later = package in packages
+        packages.add(package)
         for entry in manifest["files"]:
             path = entry["path"]
-            if path in before:
-                digest, replaced = before[path]
+            digest, replaced = before.get(path, (package, entry["base"]))
+            if later and (path in before or replaced):
                 one = {"path": path, "layer": manifest["digest"], "result": entry["result"], "replaces": digest, "replaced": replaced}
                 found.append(one)
             before[path] = (manifest["digest"], entry["result"])
     return found
+
+
+def layering_text(file: t.Mapping[str, t.Any]) -> str:
+    """What a later layer replaced (one of :func:`layering`), for a person."""
+    hashes = [value[:12] if value else "deleted" for value in (file["replaced"], file["result"])]
+    return "%s: overlay %s replaces what %s left: %s → %s" % (file["path"], file["layer"], file["replaces"], *hashes)

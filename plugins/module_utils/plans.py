@@ -635,7 +635,7 @@ def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
             lines.append("build environment %s: %s, lane %s, %d packages" % (one["id"], one["engine"], one["lane"], one["packages"]))
             lines += ["  " + line for line in packagelists.summary(one["changes"], one["previous"])]
             lines += ["  overlay %(digest)s, %(origin)s" % overlay for overlay in one["overlays"]]
-            lines += ["  " + _replaced(file) for file in one["replaced"]]
+            lines += ["  " + overlays.layering_text(file) for file in one["replaced"]]
     lines += ["fetch %s at %s from the hub" % (one["repo"], one["revision"]) for one in plan["fetches"]]
     for one in plan["releases"]:
         if one["switch_needed"]:
@@ -647,12 +647,6 @@ def package_changes(plan: t.Mapping[str, t.Any]) -> list[str]:
     """One line for each package that an environment to be built has in another version than what serves."""
     wanted = [one for one in plan["environments"] if not one["present"]]
     return ["%s: %s" % (one["id"], line) for one in wanted for line in packagelists.listed(one["changes"])]
-
-
-def _replaced(file: t.Mapping[str, t.Any]) -> str:
-    """What a later layer replaced, for a person (see overlays.layering)."""
-    hashes = [value[:12] if value else "deleted" for value in (file["replaced"], file["result"])]
-    return "%s: overlay %s replaces what %s left: %s → %s" % (file["path"], file["layer"], file["replaces"], *hashes)
 
 
 def _short(dest: str, root: str) -> str:

@@ -13,7 +13,7 @@ import shutil
 import typing as t
 from pathlib import Path
 
-from . import additions, bundles
+from . import additions, apinames, bundles
 from .bundles import Base, Bundle
 from .findings import ERROR, Finding, FindingError
 from .runners import Runner
@@ -41,16 +41,19 @@ class File:
 
     :param verdict: one of the constants of this module.
     :param conflicts: how many hunks are left to a person; their markers are in the proposed file.
+    :param lacking: modules of the package that the proposed file imports and that the new version does not have.
     """
 
     path: str
     verdict: str
     conflicts: int = 0
+    lacking: tuple[str, ...] = ()
 
     def text(self) -> str:
         """The file as a line for a person."""
-        hunks = ": %d hunk(s)" % self.conflicts if self.conflicts else ""
-        return "%-14s %s%s" % (self.verdict, self.path, hunks)
+        notes = ["%d hunk(s)" % self.conflicts] if self.conflicts else []
+        notes += ["imports %s, which is gone upstream" % module for module in self.lacking]
+        return "%-14s %s%s" % (self.verdict, self.path, ": " + "; ".join(notes) if notes else "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Rebase:
     @property
     def clean(self) -> bool:
         """Whether nothing is left to a person."""
-        return all(file.verdict in (UNCHANGED, MERGED, SAME) for file in self.files)
+        return all(file.verdict in (UNCHANGED, MERGED, SAME) and not file.lacking for file in self.files)
 
     def report(self) -> str:
         """The files, one a line."""
@@ -94,14 +97,28 @@ def rebase(bundle: Bundle, base: Base, new: Base, version: str, runner: Runner, 
             entries.append(bundles.entry(path, action, before, result, entry["mode"] == "0755"))
             if result is not None:
                 files[path] = result
+    found = [dataclasses.replace(file, lacking=_lacking(file.path, files, base, new)) for file in found]
     manifest = {
         "base": {**bundle.manifest["base"], "version": version},
         "python": bundle.manifest["python"],
         "files": entries,
-        "adds": additions.additions(files, new),
+        **additions.notes(files, new),
         "reference_versions": {},
     }
     return Rebase(bundles.seal(manifest, files), tuple(found))
+
+
+def _lacking(path: str, files: t.Mapping[str, bytes], old: Base, new: Base) -> tuple[str, ...]:
+    """The modules of its own package that a proposed file imports, that the old version had and that are nowhere now."""
+    package = path.split("/", 1)[0]
+    used = apinames.uses_in(files[path], path, package) if path in files and path.endswith(".py") else None
+
+    def there(module: str, base: Base) -> bool:
+        place = module.replace(".", "/")
+        return any(base(name) is not None for name in (place + ".py", place + "/__init__.py"))
+
+    modules = {module for use in used or () for module in (use.module, use.dotted)}
+    return tuple(sorted(one for one in modules if there(one, old) and not there(one, new) and not there(one, files.get)))
 
 
 def _one(

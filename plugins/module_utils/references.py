@@ -132,5 +132,6 @@ def summary(manifest: t.Mapping[str, t.Any], ignored: t.Sequence[t.Mapping[str, 
     lines = ["overlay %s on %s %s:" % (manifest["digest"], base["name"], base["version"])]
     lines += ["  %-6s %s" % (entry["action"], entry["path"]) for entry in manifest["files"]]
     lines += ["  adds %s: %s" % (kind, ", ".join(names)) for kind, names in manifest["adds"].items() if names]
+    lines += ["  needs of %s: %s" % (package, ", ".join(names)) for package, names in manifest.get("needs", {}).items()]
     lines += ["  not captured: %s (%s)" % (one["path"], one["reason"]) for one in ignored]
     return lines

@@ -74,6 +74,7 @@ def test_layers_applied_in_order_give_the_winners_files(patches: Path, clean: Pa
     manifests = [below.manifest, made.manifest]
     assert records.verify(clean, overlay=overlays.expected(manifests)).changed == {}
     assert {one["path"]: one["replaced"] for one in overlays.layering(manifests)} == {
+        "engine/crlf.py": wheels.sha256(b"a = 1\r\n"),
         "engine/old/gone.py": None,
         "engine/spec_info.py": wheels.sha256(overlaid.SPEC_INFO + b"    DDTREE = auto()\n"),
     }

@@ -144,11 +144,29 @@ def test_an_overlay_for_a_version_whose_files_moved_names_them(bundle: bundles.B
     [finding] = overlays.check(bundle, site)
     assert (finding.id, finding.found, finding.expected) == ("overlay.base-version", "engine 0.6.0", "engine 0.5.23")
     assert finding.evidence.splitlines() == [
-        "engine/old/gone.py: is gone",
+        "engine/old/gone.py: upstream has it",  # deleted there too
         "engine/spec_info.py: is changed",
         "engine/tree/utils.py: is in the package there",
     ]
     assert "3 of its 4 files" in finding.message
+
+
+def test_what_a_newer_package_has_is_told_when_the_overlay_is_refused_and_when_it_is_applied(
+    bundle: bundles.Bundle, clean: Path, tmp_path: Path
+) -> None:
+    has = {**overlaid.ENGINE, "engine/spec_info.py": bundle.files["engine/spec_info.py"]}
+    del has["engine/old/gone.py"]
+    site = wheels.venv(tmp_path / "newer")
+    wheels.install(site, "engine", "0.6.0", has)
+    [refused] = overlays.check(bundle, site)
+    assert refused.evidence.splitlines() == ["engine/old/gone.py: upstream has it", "engine/spec_info.py: upstream has it"]
+    rebuilt = wheels.venv(tmp_path / "rebuilt")
+    wheels.install(rebuilt, "engine", "0.5.23", has)
+    [told] = overlays.upstream(bundle.manifest, overlays.apply(bundle, rebuilt))
+    assert (told.id, told.verdict) == ("overlay.upstream", "warning")
+    assert told.evidence.splitlines() == ["engine/old/gone.py", "engine/spec_info.py"]
+    assert "2 of its 4 files" in told.message
+    assert overlays.upstream(bundle.manifest, overlays.apply(bundle, clean)) == []
 
 
 def layer(bundle: bundles.Bundle, path: str, data: bytes) -> bundles.Bundle:

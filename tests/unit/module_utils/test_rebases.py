@@ -147,3 +147,19 @@ def test_without_git_or_with_another_base_nothing_is_proposed(tmp_path: Path) ->
     assert overlaid.refused(rebases.rebase, *arguments, absent, tmp_path).id == "rebase.git"
     arguments[1] = version(2).get
     assert overlaid.refused(rebases.rebase, *arguments, run, tmp_path).id == "overlay.base"
+
+
+def test_a_file_that_imports_what_is_gone_is_not_clean(tmp_path: Path) -> None:
+    old = {"engine/worker.py": b"W = 1\n", "engine/kept.py": b"", "engine/moved/__init__.py": b""}
+    source = b"from engine.worker import W\nfrom engine import moved, kept\nimport engine.mine as mine\nimport engine.nowhere.x\n"
+    mine = {"engine/tree.py": source, "engine/mine.py": b""}
+    entries = [bundles.entry(path, "add", None, data) for path, data in mine.items()]
+    manifest = {"base": {"name": "engine", "version": "1"}, "python": "3.11", "files": entries, "adds": {}, "reference_versions": {}}
+    made = rebases.rebase(bundles.seal(manifest, mine), old.get, {"engine/kept.py": b""}.get, "2", run, tmp_path)
+    assert [(file.path, file.verdict, file.lacking) for file in made.files] == [
+        ("engine/tree.py", rebases.UNCHANGED, ("engine.moved", "engine.worker")),
+        ("engine/mine.py", rebases.UNCHANGED, ()),
+    ]
+    assert not made.clean
+    line = "base unchanged engine/tree.py: imports engine.moved, which is gone upstream; imports engine.worker, which is gone upstream\n"
+    assert line in made.report()
