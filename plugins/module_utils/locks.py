@@ -31,7 +31,7 @@ _PACKAGE = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[^\s;\
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 #: What inputs hold beyond what decides the resolution: how to reach it, and what to check it against.
-_NOT_IDENTITY = ("machine", "torch", "torch_builds", "flashinfer", "parts", "kernel", "kernels", "lacks")
+_NOT_IDENTITY = ("machine", "torch", "torch_builds", "flashinfer", "parts", "kernel", "kernels", "lacks", "package", "label")
 
 #: Settings of uv that would make the same inputs give another lock on another controller, besides those that
 #: an option on the command line replaces anyway.
@@ -155,7 +155,7 @@ def check(lock: Lock, wanted: t.Mapping[str, t.Any]) -> list[Finding]:
     What a resolver does not know: the parts of flashinfer, the two names of the kernel package, and for
     which CUDA a package was built.
     """
-    lane, versions = wanted["lane"], lock.versions
+    lane, versions = wanted["label"], lock.versions
     label = _torch_lane(versions.get("torch", ""), wanted)
     found = [_pinned(versions, wanted), _torch(versions, wanted, label)]
     for one in parity.findings(versions, wanted["kernels"], wanted["lacks"], label or lane):
@@ -165,7 +165,7 @@ def check(lock: Lock, wanted: t.Mapping[str, t.Any]) -> list[Finding]:
                 versions.get("flashinfer-python", wanted["flashinfer"])
             )
         message = one.message.replace("installed", "in the lock")
-        evidence = "packages of the lock for lane %s" % lane
+        evidence = "packages of the lock for lane %s" % wanted["lane"]
         found.append(dataclasses.replace(one, id=one.id.replace("parity.", "lock."), message=message, evidence=evidence, fix=fix))
     return found
 
@@ -444,7 +444,7 @@ def _pinned(versions: t.Mapping[str, str], wanted: t.Mapping[str, t.Any]) -> Fin
     """``lock.pins``: engine, torch, flashinfer and kernel have the versions of the stack."""
     from packaging.specifiers import SpecifierSet
 
-    expected = {wanted["engine"]: wanted["version"], "torch": wanted["torch"]}
+    expected = {wanted["package"]: wanted["version"], "torch": wanted["torch"]}
     if wanted["flashinfer"]:
         expected["flashinfer-python"] = wanted["flashinfer"]
     if wanted["kernel"]:
@@ -470,7 +470,7 @@ def _pinned(versions: t.Mapping[str, str], wanted: t.Mapping[str, t.Any]) -> Fin
 
 def _torch(versions: t.Mapping[str, str], wanted: t.Mapping[str, t.Any], label: t.Optional[str]) -> Finding:
     """``lock.torch``: torch was built for the lane."""
-    name, lane = "lock.torch", wanted["lane"]
+    name, lane = "lock.torch", wanted["label"]
     found = "torch %s" % versions.get("torch", "missing")
     fix = 'Pin the torch of the lane: specdec_pins: {torch: "%s+%s"}' % (parity.public(versions.get("torch", wanted["torch"])), lane)
     if label == lane:
@@ -523,7 +523,7 @@ def _unsatisfiable(subject: str, reason: str, text: str, wanted: t.Mapping[str, 
         return Finding("lock.unsatisfiable", ERROR, subject, "the requirements contradict each other", reason, cause=cause, fix=fix)
     sides = [(who, what.rstrip(",")) for who, what, name in clash if name == common]
     pinned = {_bare(line) for line in wanted["overrides"]}
-    movable = [_bare(who) for who, _what in sides if _bare(who) not in pinned | {wanted["engine"]}]
+    movable = [_bare(who) for who, _what in sides if _bare(who) not in pinned | {wanted["package"]}]
     return Finding(
         "lock.unsatisfiable",
         ERROR,

@@ -134,11 +134,11 @@ def test_an_old_driver_is_told_what_the_lane_needs_and_what_fits_today(host: Mak
     assert one.fix.endswith("What fits this host as it is: sglang 0.5.10.post1 on lane cu128.")
 
 
-def state(host: Make, name: str) -> dict[str, t.Any]:
+def state(host: Make, name: str, **gpus_: t.Any) -> dict[str, t.Any]:
     data = HOSTS[name]
     return {
         "os": {"machine": data["machine"], "glibc": data["glibc"]},
-        "gpus": host(name).gather(),
+        "gpus": {**host(name).gather(), **gpus_},
         "pythons": [{"version": data["python"], "implementation": "cpython", "headers": True, "path": "/usr/bin/python3"}],
     }
 

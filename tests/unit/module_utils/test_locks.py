@@ -34,6 +34,8 @@ STACK = stacks.Stack(
     kernel=("sgl-kernel", "0.3.21"),
     kernels=("sgl-kernel", "sglang-kernel"),
     lacks=(),
+    package="sglang",
+    label="cu128",
 )
 GOOD = {
     "sglang": "0.5.9",
@@ -47,6 +49,7 @@ GOOD = {
 
 def inputs(**changes):
     exclude_newer = changes.pop("exclude_newer", "")
+    changes.setdefault("label", changes.get("lane", STACK.lane))
     return locks.inputs(dataclasses.replace(STACK, **changes), exclude_newer)
 
 

@@ -32,6 +32,7 @@ def host(driver=None, capability="12.0", machine="x86_64", glibc="2.36", pythons
 
 
 BLACKWELL = host("580.95.05")
+HOPPER = host("580.95.05", "9.0")
 
 
 def only(found):
@@ -56,9 +57,9 @@ def resolved(facts, engine, **options):
 @pytest.mark.parametrize(("engine", "version"), RELEASES)
 def test_every_release_resolves_on_each_of_its_lanes(engine, version):
     for lane, machine in itertools.product(stacks.release(TABLES, engine, version)["lanes"], TABLES["machines"]):
-        facts = BLACKWELL if machine == "x86_64" else host("580.95.05", "12.1", machine)
+        facts = host("580.95.05", "9.0", machine)
         stack = resolved(facts, {"name": engine, "version": version, "lane": lane})
-        assert "%s==%s" % (engine, version) in stack.requirements
+        assert "%s==%s" % (stack.package, version) in stack.requirements
         assert (stack.lane, stack.machine, stack.platform) == (lane, machine, machine + "-manylinux_2_36")
         assert stack.torch_builds.get(stack.torch, lane) == lane, "torch of another lane would be taken"
         assert ("flashinfer" in stack.lacks) == (stack.flashinfer is None) == (lane == "cpu")
@@ -105,7 +106,7 @@ def test_a_package_that_is_asked_for_is_not_left_out():
 
 
 def test_a_pin_on_flashinfer_moves_all_its_parts():
-    stack = resolved(BLACKWELL, {"name": "sglang", "version": "0.5.9"}, pins={"flashinfer": "0.6.8.post1", "quack_kernels": ">=0.3"})
+    stack = resolved(HOPPER, {"name": "sglang", "version": "0.5.9"}, pins={"flashinfer": "0.6.8.post1", "quack_kernels": ">=0.3"})
     assert stack.lane == "cu128"
     assert stack.flashinfer == "0.6.8.post1"
     assert stack.overrides == (
@@ -143,8 +144,8 @@ def test_where_the_default_index_has_only_a_cpu_torch_for_a_machine_the_lanes_is
 
 def test_without_a_version_the_newest_that_fits_is_taken():
     assert resolved(BLACKWELL, {"name": "sglang"}).version == "0.5.23"
-    assert resolved(host("570.124.06"), {"name": "sglang"}).version == "0.5.10.post1"
-    assert resolved(host("580.95.05", glibc="2.31"), {"name": "sglang", "lane": "auto"}).version == "0.5.10.post1"
+    assert resolved(host("570.124.06", "9.0"), {"name": "sglang"}).version == "0.5.10.post1"
+    assert resolved(host("580.95.05", "9.0", glibc="2.31"), {"name": "sglang", "lane": "auto"}).version == "0.5.10.post1"
 
 
 def test_the_python_with_headers_wins_then_the_newest_that_fits():
@@ -172,15 +173,15 @@ def test_the_platform_is_the_newest_known_that_is_not_newer_than_the_host(glibc,
         ("stack.unknown-engine", BLACKWELL, {"name": "sglnag"}, {}, "ct200: engine.name", "Did you mean sglang?"),
         ("stack.unknown-version", BLACKWELL, {"name": "sglang", "version": "0.5.99"}, {}, "ct200: engine.version", "0.5.9"),
         ("stack.unknown-lane", BLACKWELL, {"name": "sglang", "lane": "cu131"}, {}, "ct200: engine.lane", "cu130"),
-        ("stack.lane", BLACKWELL, {"name": "sglang", "version": "0.5.23", "lane": "cu128"}, {}, "ct200: engine.lane", "0.5.10.post1"),
-        ("stack.lane", host(), {"name": "vllm", "version": "0.30.0"}, {}, "ct200: engine.lane", "a host with a GPU"),
+        ("stack.lane", HOPPER, {"name": "sglang", "version": "0.5.23", "lane": "cu128"}, {}, "ct200: engine.lane", "0.5.10.post1"),
+        ("stack.lane", host(), {"name": "vllm", "version": "0.33.0"}, {}, "ct200: engine.lane", "a host with a GPU"),
         ("stack.driver", host("570.124.06"), {"name": "sglang", "version": "0.5.23"}, {}, "ct200: engine.lane", "580.65.06"),
-        ("stack.driver", host("550.54.14"), {"name": "sglang", "version": "0.5.9"}, {}, "ct200: engine.lane", "570.26"),
+        ("stack.driver", host("550.54.14"), {"name": "sglang", "version": "0.5.9", "lane": "cu128"}, {}, "ct200: engine.lane", "570.26"),
         ("stack.driver", host(), {"name": "sglang", "version": "0.5.9", "lane": "cu128"}, {}, "ct200: engine.lane", "525.60.13"),
         ("stack.architecture", host("580.95.05", machine="ppc64le"), {"name": "sglang", "version": "0.5.9"}, {}, "ct200: engine", "x86_64"),
         (
             "stack.glibc",
-            host("580.95.05", glibc="2.31"),
+            host("580.95.05", "9.0", glibc="2.31"),
             {"name": "sglang", "version": "0.5.23"},
             {},
             "ct200: engine.version",
@@ -201,7 +202,7 @@ def test_what_does_not_fit_is_refused_with_a_way_out(name, facts, engine, option
 
 
 def test_the_nearest_release_that_fits_is_named_with_its_lane():
-    one = refused(host("570.124.06"), {"name": "sglang", "version": "0.5.20"})
+    one = refused(host("570.124.06", "9.0"), {"name": "sglang", "version": "0.5.20"})
     assert "What fits this host as it is: sglang 0.5.10.post1 on lane cu128." in one.fix
 
 
