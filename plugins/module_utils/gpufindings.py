@@ -76,6 +76,17 @@ def concerning(findings: t.Iterable[Finding], facts: Facts, used: t.Optional[t.C
     ]
 
 
+def used(facts: Facts, wanted: t.Union[str, t.Sequence[t.Any]]) -> dict[str, t.Any]:
+    """The facts without the GPUs that an instance does not use.
+
+    :param wanted: ``all``, ``none``, or indexes and uuids.
+    """
+    if isinstance(wanted, str):
+        return {**facts, "devices": [] if wanted == "none" else facts["devices"]}
+    chosen = {str(one) for one in wanted}
+    return {**facts, "devices": [one for one in facts["devices"] if _names(one) & chosen]}
+
+
 def _names(device: Facts) -> set[str]:
     """All that a device can be chosen by."""
     return {str(device["index"]), device["uuid"], *(part["uuid"] for part in (device["mig"] or {}).get("devices", ()))}

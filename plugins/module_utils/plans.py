@@ -25,6 +25,7 @@ from . import (
     probes,
     releases,
     schema,
+    stackrules,
     stacks,
     transactions,
     units,
@@ -212,7 +213,10 @@ class Planner:
     def _plan_instance(self, instance: t.Mapping[str, t.Any]) -> None:
         self._check_port(instance)
         captured = self._captured(instance)
-        stack = self._stack(instance)
+        base = self._overlay_base(instance, captured)
+        if base is None:
+            return
+        stack = self._stack(instance, base)
         models = self._models(instance)
         if stack is None or models is None:
             return
@@ -220,21 +224,43 @@ class Planner:
         layered = self._layered(instance, captured, stack, lock) if lock is not None and captured is not None else None
         if lock is None or layered is None:
             return
+        self._check_algorithm(instance, stack, layered)
         environment = self._environment(instance["name"], stack, lock, layered)
         self._fetch(instance, environment)
         self._release(instance, stack, environment, models)
 
     # What the instance runs on
 
-    def _stack(self, instance: t.Mapping[str, t.Any]) -> t.Optional[stacks.Stack]:
+    def _overlay_base(self, instance: t.Mapping[str, t.Any], captured: t.Optional[t.Mapping[tuple[str, str], Overlay]]) -> t.Optional[str]:
+        """The version that a captured overlay of the engine was made over, where it decides the engine's; None while it is not captured."""
+        engine = self.tables["engines"][instance["engine"]["name"]]["package"]
+        keys = [(one["reference"], engine) for one in instance.get("overlays") or () if one.get("reference")]
+        keys = [] if instance["engine"].get("version") else [key for key in keys if captured is None or key in captured]
+        if keys and captured is None:
+            return None
+        return captured[keys[0]].manifest["base"]["version"] if keys and captured else ""
+
+    def _check_algorithm(self, instance: t.Mapping[str, t.Any], stack: stacks.Stack, layered: t.Sequence[Overlay]) -> None:
+        algorithm = (instance.get("speculative") or {}).get("algorithm", schema.ALGORITHM_NONE)
+        if algorithm.lower() == schema.ALGORITHM_NONE:
+            return
+        package = self.tables["engines"][stack.engine]["package"]
+        manifests = [one.manifest for one in layered if one.manifest["base"]["name"] == package]
+        subject = "%s: specdec_instances[%s].speculative.algorithm" % (self.wanted.host, instance["name"])
+        refused = stackrules.algorithm(self.tables["stacks"], stack.engine, stack.version, algorithm, manifests, subject)
+        self.findings += [refused] if refused else []
+
+    def _stack(self, instance: t.Mapping[str, t.Any], base: str) -> t.Optional[stacks.Stack]:
+        gpus = gpufindings.used(self.state["gpus"], instance.get("gpus") or "all")
         stack, found = stacks.resolve(
             self.tables["stacks"],
-            self.state,
+            {**self.state, "gpus": gpus},
             instance["engine"],
             self.wanted.pins,
             self.wanted.extra_packages,
             host=self.wanted.host,
             variable="specdec_instances[%s].engine" % instance["name"],
+            base=base,
         )
         self.findings += found
         if stack is None or "cuda" not in stack.lacks:

@@ -431,25 +431,43 @@ def judge(one: Candidate, rules: t.Optional[t.Sequence[Rule]] = None) -> list[Fi
     return [found for rule in (RULES if rules is None else rules) for found in rule(one)]
 
 
-def algorithm(
-    tables: Table, engine: str, row: Table, label: str, wanted: str, manifests: t.Iterable[Table], subject: str
-) -> t.Optional[Finding]:
+def algorithm(tables: Table, engine: str, version: str, wanted: str, manifests: t.Iterable[Table], subject: str) -> t.Optional[Finding]:
     """``stack.algorithm``: base and overlays together know the speculative algorithm; None where they do.
 
-    :param row: what the tables say of the release; without ``algorithms`` nothing is judged here.
-    :param label: engine and version, for a person.
     :param manifests: of the overlays over the engine's package.
+
+    Of an engine whose algorithms the tables do not hold nothing is said.
     """
-    known = row.get("algorithms")
+    known = merged(tables, engine, version).get("algorithms")
     added = {str(name).upper() for manifest in manifests for name in manifest.get("adds", {}).get("algorithms", ())}
     if known is None or wanted.upper() in {*known, *added}:
         return None
-    since = [version for version, one in tables["engines"][engine]["since"].items() if wanted.upper() in one.get("algorithms", ())]
+    since = [first for first, row in tables["engines"][engine]["since"].items() if wanted.upper() in row.get("algorithms", ())]
     fix = "Choose one that it knows, or give the instance an overlay that adds %s." % wanted
     if since:
         fix = "Choose %s %s or newer, or give the instance an overlay that adds %s." % (engine, min(since, key=ordered), wanted)
-    message = "%s does not know this algorithm, nor does an overlay add it" % label
+    message = "%s %s does not know this algorithm, and no overlay adds it" % (engine, version)
     return error("stack.algorithm", subject, message, wanted, ", ".join([*known, *sorted(added)]), "", fix)
+
+
+# The tables
+
+
+def merged(tables: Table, engine: str, version: str) -> dict[str, t.Any]:
+    """What holds for a version of an engine since it or an older one; of a build before a release what holds for the release."""
+    rows: dict[str, t.Any] = {}
+    for since in until(tables["engines"][engine]["since"], version):
+        rows.update(tables["engines"][engine]["since"][since])
+    return rows
+
+
+def until(versions: t.Iterable[str], last: str) -> list[str]:
+    """The versions up to another one, oldest first; a build before a release counts as the release."""
+    from packaging.version import Version
+
+    at = Version(last)
+    at = Version(at.base_version) if at.is_prerelease else at
+    return [one for one in sorted(versions, key=Version) if Version(one) <= at]
 
 
 # Versions

@@ -138,19 +138,9 @@ def release(tables: t.Mapping[str, t.Any], engine: str, version: str) -> dict[st
 
     For a build before a release, such as a nightly one, what holds for the newest release up to it.
     """
-    from packaging.version import Version
-
-    rows = tables["engines"][engine]
-    at = Version(version)
-    at = Version(at.base_version) if at.is_prerelease else at
-    merged: dict[str, t.Any] = {}
-    for since in sorted(rows["since"], key=Version):
-        if Version(since) <= at:
-            merged.update(rows["since"][since])
-    known = releases(tables, engine)
-    nearest = [one for one in known if Version(one) <= at][-1:] or known[:1]
-    merged.update(rows["releases"][nearest[0]])
-    return merged
+    rows = tables["engines"][engine]["releases"]
+    nearest = [*releases(tables, engine)[:1], *stackrules.until(rows, version)][-1]
+    return {**stackrules.merged(tables, engine, version), **rows[nearest]}
 
 
 def platform_tag(tables: t.Mapping[str, t.Any], machine: str, glibc: str) -> str:

@@ -387,3 +387,41 @@ def test_a_build_tells_its_packages_against_what_serves_and_what_it_downloads() 
     assert "  packages: 1 changed against environment before: sglang 0.5.22 → 0.5.23" in lines
     assert "  download: 7.0 MB (sglang 7.0 MB)" in lines
     assert plans.package_changes(made) == ["%s: sglang 0.5.22 → 0.5.23, 7.0 MB" % made["environments"][0]["id"]]
+
+
+def test_without_a_version_the_overlays_base_is_what_is_deployed() -> None:
+    engine, overlays_ = {"name": "sglang", "lane": "cpu"}, [{"reference": "ct129"}]
+    done = plan(pins=Pins(overlay=True, base="0.5.21"), lock=False, engine=engine, overlays=overlays_)
+    assert [(pin["kind"], pin["inputs"]["version"]) for pin in done["missing_pins"]] == [("lock", "0.5.21")]
+
+
+def test_while_the_overlay_is_not_captured_nothing_else_is_locked() -> None:
+    engine, overlays_ = {"name": "sglang", "lane": "cpu"}, [{"reference": "ct129"}]
+    done = plan(pins=Pins(), lock=False, engine=engine, overlays=overlays_)
+    assert [pin["kind"] for pin in done["missing_pins"]] == ["overlay"]
+
+
+@pytest.mark.parametrize(("adds", "refused"), [([], ["stack.algorithm"]), (["DDTREE"], [])])
+def test_an_algorithm_of_an_overlay_is_known_by_its_manifest(adds: list[str], refused: list[str]) -> None:
+    class Adding(Pins):
+        def manifest(self, digest: str) -> t.Optional[dict[str, t.Any]]:
+            return {**(super().manifest(digest) or {}), "adds": {"algorithms": adds, "arguments": []}}
+
+    wanted = {"algorithm": "DDTREE", "num_draft_tokens": 16}
+    done = plan(pins=Adding(overlay=True), speculative=wanted, overlays=[{"reference": "ct129"}])
+    assert [one["id"] for one in done["findings"] if one["verdict"] == "error"] == refused
+
+
+def test_the_stack_is_for_the_gpus_that_the_instance_uses() -> None:
+    cards = [("0", "12.0"), ("1", "7.0")]
+    devices = [
+        {"index": int(index), "uuid": "GPU-" + index, "name": "card " + index, "compute_capability": capability, "mig": None}
+        for index, capability in cards
+    ]
+    gpus = {"source": "nvml", "driver": "580.95.05", "devices": devices, "findings": []}
+    engine = {"name": "sglang", "version": "0.5.23", "lane": "auto"}
+    ids = {
+        use: [one["id"] for one in plan({**BARE, "gpus": gpus}, lock=False, engine=engine, gpus=list(use))["findings"]]
+        for use in ("0", "1")
+    }
+    assert ids == {"0": [], "1": ["stack.capability", "stack.kernel-code"]}

@@ -344,9 +344,8 @@ def test_the_base_of_an_overlay_is_not_replaced_by_a_release_that_fits_better() 
     ],
 )
 def test_the_algorithm_is_judged_over_base_and_overlay(engine: str, version: str, algorithm: str, adds: list[str], fits: bool) -> None:
-    row = stacks.release(TABLES, engine, version)
     manifests = [{"adds": {"algorithms": adds, "arguments": []}}, {}]
-    one = stackrules.algorithm(TABLES, engine, row, "%s %s" % (engine, version), algorithm, manifests, "main: speculative.algorithm")
+    one = stackrules.algorithm(TABLES, engine, version, algorithm, manifests, "main: speculative.algorithm")
     assert (one is None) is fits
     if one:
         assert (one.id, one.verdict, one.found) == ("stack.algorithm", ERROR, algorithm)

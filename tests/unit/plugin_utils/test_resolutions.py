@@ -43,11 +43,14 @@ STACK = stacks.Stack(
     kernel=("sgl-kernel", "0.3.21"),
     kernels=("sgl-kernel", "sglang-kernel"),
     lacks=(),
+    package="sglang",
+    label="cu128",
 )
 
 
 def inputs(**changes: t.Any) -> dict[str, t.Any]:
     exclude_newer = changes.pop("exclude_newer", "")
+    changes.setdefault("label", changes.get("lane", STACK.lane))
     return locks.inputs(dataclasses.replace(STACK, **changes), exclude_newer)
 
 
