@@ -37,6 +37,7 @@ KINDS: t.Mapping[str, tuple[str, str]] = {
     "rollback": ("transactions", "rollback"),
     "recover": ("transactions", "recover"),
     "prune": ("pruning", "prune"),
+    "remove": ("removals", "remove"),
 }
 
 #: Kinds that a killed process may leave half done; recovery then runs before the lock is given back.

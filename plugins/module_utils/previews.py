@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import typing as t
 
-from . import jobs, pruning, rollbacks
+from . import jobs, pruning, removals, rollbacks
 from .runners import Runner
 
 #: Kind → what says what a job of it would do: its whole ``spec``, whether anything would be ``changed``, and ``lines``, ``diff``
-#: and ``findings`` about it. Raises FindingError.
+#: and ``findings`` about it; and where it must not be started as it stands, ``refusal``, a finding. Raises FindingError.
 _KINDS: t.Mapping[str, t.Callable[[t.Mapping[str, t.Any], Runner], dict[str, t.Any]]] = {
     "rollback": rollbacks.preview,
     "prune": pruning.preview,
+    "remove": removals.preview,
 }
 
 

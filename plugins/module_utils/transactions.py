@@ -211,6 +211,28 @@ def flip_back(layout: Layout, runner: Runner) -> int:
     return longest
 
 
+def stop(unit: str, runner: Runner) -> float:
+    """Stop a unit, however it stands; seconds taken. Raises FindingError when it does not stop."""
+    begun = time.monotonic()
+    state = gates.unit_state(runner, unit)
+    if state.get("ActiveState", "inactive") not in _DOWN:
+        # What is loaded decides how long systemd waits before it kills.
+        limit = units.seconds(state.get("TimeoutStopUSec"))
+        answer = runner(["systemctl", "stop", unit], timeout=limit and limit + _STOP_GRACE)
+        after = gates.unit_state(runner, unit)
+        if after.get("ActiveState") not in _DOWN:
+            raise _refusal(
+                "stop",
+                unit,
+                "does not stop",
+                found="%s (%s)" % (after.get("ActiveState"), after.get("SubState")),
+                evidence=answer.stderr.strip(),
+                cause="a process that the kernel cannot end, often one stuck in a driver",
+                fix="look for processes in state D (systemctl status %s); the host may need a restart" % unit,
+            )
+    return round(time.monotonic() - begun, 2)
+
+
 # The transaction
 
 
@@ -517,25 +539,7 @@ class _Transaction:
             _systemctl(self.runner, "daemon-reload")
 
     def _stop(self) -> float:
-        """Stop the unit, however it stands; seconds taken."""
-        begun = time.monotonic()
-        state = gates.unit_state(self.runner, self.unit)
-        if state.get("ActiveState", "inactive") not in _DOWN:
-            # What is loaded decides how long systemd waits before it kills.
-            limit = units.seconds(state.get("TimeoutStopUSec"))
-            answer = self.runner(["systemctl", "stop", self.unit], timeout=limit and limit + _STOP_GRACE)
-            after = gates.unit_state(self.runner, self.unit)
-            if after.get("ActiveState") not in _DOWN:
-                raise _refusal(
-                    "stop",
-                    self.unit,
-                    "does not stop",
-                    found="%s (%s)" % (after.get("ActiveState"), after.get("SubState")),
-                    evidence=answer.stderr.strip(),
-                    cause="a process that the kernel cannot end, often one stuck in a driver",
-                    fix="look for processes in state D (systemctl status %s); the host may need a restart" % self.unit,
-                )
-        return round(time.monotonic() - begun, 2)
+        return stop(self.unit, self.runner)
 
     def _start(self, release: Release) -> dict[str, str]:
         """Start the unit; systemd's own job is over when this returns. Its state if it ran already, else nothing."""

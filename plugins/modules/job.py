@@ -81,7 +81,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.specdec.serving.plugins.module_utils import jobs, previews
 from ansible_collections.specdec.serving.plugins.module_utils.ansiblerunner import module_runner
-from ansible_collections.specdec.serving.plugins.module_utils.findings import FindingError
+from ansible_collections.specdec.serving.plugins.module_utils.findings import FindingError, from_dict
 
 
 def main() -> None:
@@ -105,6 +105,8 @@ def main() -> None:
             seen = previews.preview(module.params["spec"], runner) or {}
             if module.check_mode or not seen.get("changed", True):
                 module.exit_json(**_foreseen(seen))
+            if seen.get("refusal"):
+                raise FindingError(from_dict(seen["refusal"]))
             directory = jobs.start(seen.get("spec", module.params["spec"]), runner, module.params["secrets"])["directory"]
         except jobs.Busy as busy:
             module.fail_json(

@@ -133,3 +133,75 @@ def test_prune_never_runs_beside_a_job(ground: Host) -> None:
     assert run.returncode != 0 and "The host is busy: specdec: switch of prune-busy for tester" in run.stdout, run.stdout
     assert ground.sh("ls", ROOT + "/environments/dddddddddddddddd")
     ground.follow(job)
+
+
+def exists(host: Host, *paths: str) -> list[str]:
+    """Those of the paths that are on the host."""
+    return [path for path in paths if host.sh("sh", "-c", "test -e %s && echo yes || true" % path)]
+
+
+def test_remove_takes_one_instance_off_and_leaves_no_trace_of_it(ground: Host) -> None:
+    stays, model = ground.release("stays"), ROOT + "/models/org/1"
+    committed(ground, stays)
+    ground.specdec("prune")
+    pid = ground.show("specdec-stays", "MainPID")
+    before = snapshot(ground)
+    ground.put({model + "/.complete": (b"", 0o644)})
+    ground.add_environment("eeeeeeeeeeeeeeee")
+    committed(ground, ground.release("leaves", environment="eeeeeeeeeeeeeeee", models=[model]), ground.release("leaves", models=[model]))
+    deployed = snapshot(ground)
+    unconfirmed = ground.playbook("remove", specdec_remove_instance="leaves")
+    assert unconfirmed.returncode != 0 and "specdec_remove_confirm: is not set" in unconfirmed.stdout, unconfirmed.stdout
+    foreseen = ground.playbook("remove", "--check", "--diff", specdec_remove_instance="leaves")
+    for run in (unconfirmed, foreseen):
+        for gone in (
+            "unit specdec-leaves.service",
+            "system user specdec-leaves",
+            "environment eeeeeeeeeeeeeeee",
+            "keys and history of leaves",
+        ):
+            assert gone in run.stdout, run.stdout
+    assert foreseen.returncode == 0 and "-unit specdec-leaves.service" in foreseen.stdout and "model org" not in foreseen.stdout
+    assert snapshot(ground) == deployed
+    run = ground.playbook("remove", specdec_remove_instance="leaves", specdec_remove_confirm="true")
+    assert run.returncode == 0 and "changed=1" in run.stdout, run.stdout
+    assert exists(ground, model + "/.complete") and not exists(ground, "/run/specdec-leaves")
+    ground.sh("rm", "-r", ROOT + "/models")
+    assert names(snapshot(ground)) == names(before)
+    assert ground.show("specdec-leaves", "LoadState") == "not-found"
+    assert ground.show("specdec-stays", "MainPID") == pid
+    again = ground.playbook("remove", specdec_remove_instance="leaves", specdec_remove_confirm="true")
+    assert again.returncode == 0 and "changed=0" in again.stdout and "nothing to remove of leaves" in again.stdout, again.stdout
+
+
+def names(listing: str) -> list[str]:
+    """The paths of a snapshot, and of files that are not accounts also size and mode; directories change their time only."""
+    rows = [line.split() for line in listing.splitlines()]
+    return [" ".join(row[:3] if row[1] == "d" else row[:4]) for row in rows]
+
+
+def test_remove_refuses_what_is_not_said(ground: Host) -> None:
+    before = snapshot(ground)
+    for variables in ({}, {"specdec_remove_instance": "stays", "specdec_remove_everything": True}):
+        run = ground.playbook("remove", specdec_remove_confirm=True, **variables)
+        assert run.returncode != 0 and "exactly one of them" in run.stdout, run.stdout
+    run = ground.playbook("remove", specdec_remove_confirm=True, specdec_remove_instance="../x")
+    assert run.returncode != 0 and "is no name" in run.stdout, run.stdout
+    assert snapshot(ground) == before
+
+
+def test_remove_everything_leaves_models_and_what_is_somebody_elses(ground: Host) -> None:
+    """Last, for nothing is left on the host then."""
+    ground.add_environment(ENVIRONMENT)
+    committed(ground, ground.release("last-one"), ground.release("last-two"))
+    ground.put({ROOT + "/models/org/1/.complete": (b"", 0o644), ROOT + "/notes": (b"mine", 0o644)})
+    run = ground.playbook("remove", specdec_remove_everything=True, specdec_remove_confirm=True)
+    assert run.returncode == 0, run.stdout
+    assert sorted(ground.sh("ls", "-A", ROOT).split()) == ["models", "notes"]
+    traces = ground.sh("sh", "-c", "find /etc /usr/lib/systemd /var/lib -name '*specdec*'; getent passwd group | grep specdec || true")
+    assert traces == ""
+    assert ground.sh("sh", "-c", "systemctl list-units --all --plain --no-legend 'specdec-*' | grep -v job || true") == ""
+    again = ground.playbook("remove", specdec_remove_everything=True, specdec_remove_confirm=True)
+    assert again.returncode == 0 and "changed=0" in again.stdout, again.stdout
+    run = ground.playbook("remove", "--check", specdec_remove_everything=True, specdec_remove_models=True)
+    assert "would remove %s/models and all in it" % ROOT in run.stdout, run.stdout
