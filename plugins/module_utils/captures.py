@@ -176,7 +176,8 @@ def _differences(
         source = site_packages / path
         data: t.Optional[bytes] = None
         reason = bundles.leftover(path) or ("" if bundles.is_plain(path) else "its name holds characters that no bundle holds")
-        if not reason and os.path.lexists(source):
+        # a directory where the package has a file: what is in it is added, the file is gone
+        if not reason and (source.is_symlink() or (os.path.lexists(source) and not source.is_dir())):
             try:
                 data, reason = _read(source, path in binaries)
             except OSError as error:

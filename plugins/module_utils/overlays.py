@@ -9,6 +9,7 @@ into an existing file.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -233,13 +234,14 @@ def replace(target: Path, data: bytes, mode: int) -> None:
     for parent in reversed(missing):
         parent.mkdir()
         parent.chmod(0o755)
-    new = target.with_name(".%s-%s.new" % (target.name[:100], secrets.token_hex(4)))
+    new = target.with_name(".specdec-%s.new" % secrets.token_hex(4))
     try:
         new.write_bytes(data)
         new.chmod(mode)
         os.rename(new, target)
     except OSError:
-        new.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            new.unlink()
         raise
 
 

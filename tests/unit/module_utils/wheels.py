@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
+import io
 import sys
 import typing as t
 import zipfile
@@ -21,8 +23,11 @@ def members(name: str, version: str, files: t.Mapping[str, bytes]) -> dict[str, 
         info + "METADATA": ("Metadata-Version: 2.1\nName: %s\nVersion: %s\n" % (name, version)).encode(),
         info + "WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    rows = ["%s,sha256=%s,%d" % (path, b64(data), len(data)) for path, data in whole.items()]
-    whole[info + "RECORD"] = "".join(row + "\n" for row in [*rows, info + "RECORD,,"]).encode()
+    record = io.StringIO(newline="")
+    rows = csv.writer(record, lineterminator="\n")
+    rows.writerows([path, "sha256=" + b64(data), len(data)] for path, data in whole.items())
+    rows.writerow([info + "RECORD", "", ""])
+    whole[info + "RECORD"] = record.getvalue().encode()
     return whole
 
 
