@@ -378,7 +378,7 @@ def test_a_build_tells_its_packages_against_what_serves_and_what_it_downloads() 
     serving = {"packages": {"sglang": "0.5.22", "torch": packages["torch"]}}
     release = {"environment": "before", "id": "r1", "start_timeout": 1, "stop_timeout": 1, "gate": {"timeout": 1}}
     instances = {"main": {"current": "r1", "running": "r1", "release": release, "unit": {}, "unit_as_released": True, "unfinished": None}}
-    (name,) = pins.locks
+    name = next(iter(pins.locks))
     lock = locks.parse(pins.locks[name])
     pins.locks[name] = locks.Lock(lock.packages, lock.inputs, lock.wheels, {"sglang": 7_000_000, "torch": 200_000_000}).text()
     made = plan(changed(environments={"before": serving}, instances=instances), pins)
