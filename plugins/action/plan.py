@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.specdec.serving.plugins.module_utils import findings, locks, networks, plans, schema
+from ansible_collections.specdec.serving.plugins.module_utils import findings, locks, networks, plans, pythons, schema
 from ansible_collections.specdec.serving.plugins.plugin_utils import controller, hosttools
 from ansible_collections.specdec.serving.plugins.plugin_utils.layers import Layers
 from ansible_collections.specdec.serving.plugins.plugin_utils.pins import Pins
@@ -25,7 +25,10 @@ class ActionModule(ActionBase):
         arguments = self._task.args
         instances, wrong = schema.instances(host, arguments.get("instances"), arguments.get("instance_defaults"))
         wrong += schema.check_names(host, task_vars)
-        wrong += schema.check_settings(host, arguments) or networks.check(host, arguments["network"])
+        wrong += schema.check_settings(host, arguments) or [
+            *networks.check(host, arguments["network"]),
+            *pythons.check(host, arguments["python"]),
+        ]
         if wrong:
             return {**result, **controller.refusal("%s: nothing was changed; the inventory has to be mended first:" % host, wrong)}
         state = arguments.get("state")
@@ -57,6 +60,7 @@ class ActionModule(ActionBase):
             "root": arguments["root"],
             "ports": [one.get("port", plans.DEFAULT_PORT) for one in instances],
             "secrets": schema.secrets(instances),
+            "prefix": pythons.wanted(arguments["python"]).prefix,
         }
         return self._execute_module(module_name="specdec.serving.gather", module_args=asked, task_vars=task_vars)
 
@@ -85,6 +89,7 @@ class ActionModule(ActionBase):
             launcher=_LAUNCHER.read_text(encoding="utf-8"),
             who=controller.who(),
             why=arguments["why"],
+            python=pythons.wanted(arguments["python"]),
         )
         tables = {"stacks": controller.table("stacks"), "engines": controller.table("engines")}
         pins, cache = Pins(arguments["pins_dir"]), controller.cache_directory()

@@ -14,22 +14,13 @@ import json
 import os
 import platform
 import shutil
-import sys
-import sysconfig
 import typing as t
 from pathlib import Path
 
-from . import artifacts, gates, gpus, releases, units
+from . import artifacts, gates, gpus, pythons, releases, units
 from .engines_http import Client
 from .layout import JOB_UNIT, MARKER, SCHEMA, Layout, unit_name
 from .runners import Runner
-
-#: Read from the running interpreter, or from another one through its own ``-c``.
-_PYTHON_FACTS = (
-    "import json,os,platform,sys,sysconfig;"
-    "print(json.dumps({'version':platform.python_version(),'implementation':sys.implementation.name,"
-    "'build':sys.version,'headers':os.path.exists(os.path.join(sysconfig.get_path('include'),'Python.h'))}))"
-)
 
 #: An engine's /health may generate a token, and gives that up by itself after 20 s.
 _HEALTH_TIMEOUT = 25.0
@@ -38,7 +29,11 @@ _UNIT_PROPERTIES = ("Id", "ActiveState", "SubState", "MainPID", "UnitFileState",
 
 
 def gather(
-    root: str, runner: Runner, ports: t.Sequence[int] = (), secrets: t.Optional[t.Mapping[str, t.Mapping[str, str]]] = None
+    root: str,
+    runner: Runner,
+    ports: t.Sequence[int] = (),
+    secrets: t.Optional[t.Mapping[str, t.Mapping[str, str]]] = None,
+    prefix: str = "",
 ) -> dict[str, t.Any]:
     """Everything the controller decides by.
 
@@ -47,11 +42,12 @@ def gather(
     :param ports: TCP ports whose listener is to be named.
     :param secrets: per instance and name the value that is wanted; answered with the stored version
         that holds exactly it. Values are never part of the answer.
+    :param prefix: a directory that may hold a Python besides.
     """
     layout = Layout(root)
     return {
         "schema": SCHEMA,
-        **hardware(layout, runner),
+        **hardware(layout, runner, prefix),
         "systemd": _systemd(runner),
         "cpus": os.cpu_count(),
         "disk": _disk(layout.root),
@@ -67,9 +63,10 @@ def gather(
     }
 
 
-def hardware(layout: Layout, runner: Runner) -> dict[str, t.Any]:
+def hardware(layout: Layout, runner: Runner, prefix: str = "") -> dict[str, t.Any]:
     """The part of the state that a stack is chosen by: what the host is."""
-    return {"os": _os(), "memory": _memory(), "gpus": gpus.gather(str(layout.root), runner), "pythons": _pythons(layout, runner)}
+    pythons_ = pythons.gather(layout, runner, prefix)
+    return {"os": _os(), "memory": _memory(), "gpus": gpus.gather(str(layout.root), runner), "pythons": pythons_}
 
 
 def _os() -> dict[str, t.Any]:
@@ -121,30 +118,6 @@ def _disk(root: Path) -> dict[str, t.Any]:
     existing = next(p for p in [root, *root.parents] if p.exists())
     usage = shutil.disk_usage(existing)
     return {"path": str(existing), "free": usage.free, "total": usage.total}
-
-
-def _pythons(layout: Layout, runner: Runner) -> list[dict[str, t.Any]]:
-    own = os.path.realpath(sys.executable)
-    candidates: list[Path] = []
-    for directory in (Path("/usr/bin"), Path("/usr/local/bin")):
-        candidates += directory.glob("python3.[0-9]*")
-    candidates += layout.python.glob("*/bin/python3.[0-9]*")
-    found = []
-    for path in sorted({c.resolve() for c in candidates if c.name.rpartition(".")[2].isdigit()}):
-        if str(path) == own:
-            facts = {
-                "version": platform.python_version(),
-                "implementation": sys.implementation.name,
-                "build": sys.version,
-                "headers": os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")),
-            }
-        else:
-            answer = runner([str(path), "-I", "-c", _PYTHON_FACTS], timeout=10)
-            if answer.rc != 0:
-                continue
-            facts = json.loads(answer.stdout)
-        found.append({"path": str(path), **facts})
-    return found
 
 
 def _instances(layout: Layout, runner: Runner) -> dict[str, t.Any]:

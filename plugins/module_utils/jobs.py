@@ -31,6 +31,7 @@ SECRETS = "secrets"
 #: Kind → module beside this one and its function ``(spec, runner, progress) -> dict``.
 KINDS: t.Mapping[str, tuple[str, str]] = {
     "build": ("environments", "build"),
+    "python": ("pythons", "install"),
     "fetch": ("models", "fetch"),
     "prove": ("checks", "prove"),
     "switch": ("transactions", "switch"),

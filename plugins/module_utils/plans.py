@@ -23,6 +23,7 @@ from . import (
     overlays,
     packagelists,
     probes,
+    pythons,
     releases,
     schema,
     stackrules,
@@ -91,6 +92,7 @@ class Wanted:
     :param tools: digests and sources of ``specdec`` and ``uv``, see plugin_utils/hosttools.py.
     :param wheel_directories: local directories with wheels on the controller.
     :param hub: address of the hub that models come from; empty: its client's own.
+    :param python: which Python environments are built with.
     :param pins_update: kinds of pins (overlay, lock) that are made anew although the pins hold them.
     """
 
@@ -109,6 +111,7 @@ class Wanted:
     launcher: str
     who: str
     why: str
+    python: pythons.Wanted
 
 
 class Planner:
@@ -121,6 +124,7 @@ class Planner:
         self.pins = pins
         self.layers = layers
         self.layout = Layout(wanted.root)
+        self.python = pythons.choose(wanted.python, state, wanted.host)
         self.findings: list[Finding] = []
         self.gpus_used: set[str] = set()
         self.missing: list[dict[str, t.Any]] = []
@@ -139,6 +143,7 @@ class Planner:
     def plan(self) -> dict[str, t.Any]:
         """The plan as plain data."""
         self._check_host()
+        self._check_python()
         for instance in self.wanted.instances:
             self._plan_instance(instance)
         self._check_gpus()
@@ -187,6 +192,13 @@ class Planner:
                 "wait until that has ended, then run this again",
             )
 
+    def _check_python(self) -> None:
+        self.findings += self.python.findings
+        if self.python.job:
+            job = {**self._job("python"), **self.python.job}
+            named = {"kind": "python", "name": self.wanted.python.described(), "root": self.wanted.root}
+            self._miss({**named, "artifacts": [], "job": job})
+
     def _check_gpus(self) -> None:
         """What stands against the GPUs, first: the rest often follows from it. Only those in use can forbid anything."""
         gpus = self.state["gpus"]
@@ -221,6 +233,8 @@ class Planner:
         if stack is None or models is None:
             return
         lock = self._lock(stack)
+        if self.python.job:
+            return
         layered = self._layered(instance, captured, stack, lock) if lock is not None and captured is not None else None
         if lock is None or layered is None:
             return
@@ -251,13 +265,16 @@ class Planner:
         self.findings += [refused] if refused else []
 
     def _stack(self, instance: t.Mapping[str, t.Any], base: str) -> t.Optional[stacks.Stack]:
+        if self.python.findings:
+            return None
         gpus = gpufindings.used(self.state["gpus"], instance.get("gpus") or "all")
         stack, found = stacks.resolve(
             self.tables["stacks"],
-            {**self.state, "gpus": gpus},
+            {**self.state, "gpus": gpus, "pythons": self.python.interpreters},
             instance["engine"],
             self.wanted.pins,
             self.wanted.extra_packages,
+            self.wanted.python.minor,
             host=self.wanted.host,
             variable="specdec_instances[%s].engine" % instance["name"],
             base=base,
@@ -650,9 +667,7 @@ def _recorded(history: t.Sequence[t.Mapping[str, t.Any]], release: str) -> t.Opt
 def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
     """The plan in lines, for a person."""
     lines = ["%s: %s: %s" % (one["verdict"], one["subject"], one["message"]) for one in plan["findings"]]
-    lines += [
-        "pins lack %s" % (pin.get("name") or "the overlay of %s on %s" % (pin["package"], pin["reference"])) for pin in plan["missing_pins"]
-    ]
+    lines += [_lacking(pin, plan["root"]) for pin in plan["missing_pins"]]
     for kind, artifacts_ in plan["artifacts"].items():
         if artifacts_:
             lines.append("send %s: %s" % (kind, ", ".join(_short(one["dest"], plan["root"]) for one in artifacts_)))
@@ -673,6 +688,14 @@ def package_changes(plan: t.Mapping[str, t.Any]) -> list[str]:
     """One line for each package that an environment to be built has in another version than what serves."""
     wanted = [one for one in plan["environments"] if not one["present"]]
     return ["%s: %s" % (one["id"], line) for one in wanted for line in packagelists.listed(one["changes"])]
+
+
+def _lacking(pin: t.Mapping[str, t.Any], root: str) -> str:
+    """What is to be made first, for a person."""
+    if pin["kind"] == "python":
+        place = Layout(root).python
+        return "could not check: Python is not installed yet; would install %s below %s, then look again" % (pin["name"], place)
+    return "pins lack %s" % (pin.get("name") or "the overlay of %s on %s" % (pin["package"], pin["reference"]))
 
 
 def _short(dest: str, root: str) -> str:

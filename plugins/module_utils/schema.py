@@ -30,6 +30,7 @@ VARIABLES: dict[str, str] = {
     "specdec_instance_defaults": "Options that hold for every instance that does not say otherwise.",
     "specdec_hub": "Where models come from that are named by repo, and the token that reads them.",
     "specdec_network": "How controller and hosts reach package indexes and hubs: mirror, login, proxy, certificate authority.",
+    "specdec_python": "Which Python environments are built with, and where it comes from.",
     "specdec_reference": "Where a reference host keeps its engine.",
     "specdec_serial": "How many hosts are switched at a time.",
     "specdec_prune_keep": "How many earlier releases per instance playbooks/prune.yml keeps.",
@@ -252,8 +253,16 @@ SETTINGS: dict[str, Option] = {
         },
         secret=True,
     ),
+    "python": Option((str, dict)),
     "why": Option(str),
 }
+
+
+def check_mapping(host: str, variable: str, value: t.Mapping[str, t.Any], options: t.Mapping[str, Option]) -> list[Finding]:
+    """Findings for a variable whose options are described elsewhere."""
+    checker = _Checker(host)
+    checker.mapping(variable, value, options)
+    return checker.findings
 
 
 def check_settings(host: str, settings: t.Mapping[str, t.Any]) -> list[Finding]:

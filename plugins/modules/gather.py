@@ -29,6 +29,10 @@ options:
       - The answer holds the stored version that equals the value, or null; never a value.
     type: dict
     default: {}
+  prefix:
+    description: A directory that may hold a Python besides those that are found anyway.
+    type: str
+    default: ""
 attributes:
   check_mode:
     support: full
@@ -66,10 +70,12 @@ def main() -> None:
             "root": {"type": "path", "default": "/opt/specdec"},
             "ports": {"type": "list", "elements": "int", "default": []},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
+            "prefix": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )
-    state = hoststate.gather(module.params["root"], module_runner(module), module.params["ports"], module.params["secrets"])
+    asked = {name: module.params[name] for name in ("root", "ports", "secrets", "prefix")}
+    state = hoststate.gather(runner=module_runner(module), **asked)
     module.exit_json(changed=False, state=state)
 
 

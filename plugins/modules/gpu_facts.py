@@ -64,7 +64,7 @@ ansible_facts:
           returned: always
           type: dict
         pythons:
-          description: Interpreters with path, version, implementation, build, and whether their headers are there.
+          description: Interpreters with path, version, implementation, build, source, and whether their headers are there.
           returned: always
           type: list
           elements: dict

@@ -55,6 +55,10 @@ options:
     description: Where models come from that are named by C(repo); C(endpoint) and C(token).
     type: raw
     default: {}
+  python:
+    description: Which Python environments are built with; a version, or a mapping, see docs/networks.md.
+    type: raw
+    default: ""
   network:
     description: How controller and hosts reach package indexes and hubs; see docs/networks.md.
     type: raw

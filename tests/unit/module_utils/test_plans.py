@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ansible_collections.specdec.serving.plugins.module_utils import findings, locks, plans
+from ansible_collections.specdec.serving.plugins.module_utils import findings, locks, plans, pythons
 from ansible_collections.specdec.serving.plugins.module_utils.findings import Finding, FindingError
 
 DATA = Path(plans.__file__).parent / "data"
@@ -108,6 +108,7 @@ def plan(
     pins: t.Optional[Pins] = None,
     lock: bool = True,
     layers: t.Optional[Layers] = None,
+    python: t.Any = "",
     **instance: t.Any,
 ) -> dict[str, t.Any]:
     pins = pins or Pins()
@@ -127,6 +128,7 @@ def plan(
         launcher="# launcher\n",
         who="me@here",
         why="",
+        python=pythons.wanted(python),
     )
     made = plans.Planner(wanted, state or BARE, TABLES, pins, layers or Layers()).plan()
     if lock and any(pin["kind"] == "lock" for pin in made["missing_pins"]):
@@ -425,3 +427,33 @@ def test_the_stack_is_for_the_gpus_that_the_instance_uses() -> None:
         for use in ("0", "1")
     }
     assert ids == {"0": [], "1": ["stack.capability", "stack.kernel-code"]}
+
+
+def test_a_python_that_is_to_be_installed_comes_first_and_is_said() -> None:
+    managed = {"source": "managed", "version": "3.12"}
+    made = plan(python=managed, lock=False)
+    assert errors(made) == []
+    assert {pin["kind"] for pin in made["missing_pins"]} == {"python", "lock"} and made["environments"] == []
+    (job,) = [pin["job"] for pin in made["missing_pins"] if pin["kind"] == "python"]
+    assert (job["kind"], job["source"], job["version"], job["root"]) == ("python", "managed", "3.12", "/opt/specdec")
+    (lock,) = [pin["inputs"] for pin in made["missing_pins"] if pin["kind"] == "lock"]
+    assert lock["python"] == "3.12"
+    said = "could not check: Python is not installed yet; would install managed Python 3.12 below /opt/specdec/python, then look again"
+    assert said in plans.changes(made)
+
+    path = "/opt/specdec/python/managed-3.12-00/cpython-3.12.4-linux-x86_64-gnu/bin/python3.12"
+    there = {"path": path, "version": "3.12.4", "implementation": "cpython", "build": "3.12.4 (main)", "headers": True, "source": "managed"}
+    made = plan(changed(pythons=[*BARE["pythons"], there]), python=managed)
+    assert [one["job"]["python"] for one in made["environments"]] == [path] and made["missing_pins"] == []
+    (job,) = [one["job"] for one in plan(changed(pythons=[*BARE["pythons"], there]))["environments"]]
+    assert job["python"] == "/usr/bin/python3.11", "without the variable only the system's Pythons count"
+
+
+def test_a_python_that_is_not_there_is_named_once() -> None:
+    (one,) = errors(plan(python="3.12", lock=False))
+    assert (one["id"], one["subject"], one["found"]) == ("python.absent", "specdec_python on ct200", "3.11.2")
+    assert "source: managed, version: '3.12'" in one["fix"]
+    (one,) = errors(plan(python={"source": "prefix", "prefix": "/opt/python"}, lock=False))
+    assert (one["id"], one["subject"]) == ("python.prefix", "specdec_python.prefix on ct200")
+    (one,) = errors(plan(python={"source": "wheelhouse", "version": "3.12"}, lock=False))
+    assert (one["id"], one["found"]) == ("python.wheelhouse", "no specdec_wheelhouse")

@@ -129,9 +129,9 @@ def test_secrets_are_taken_out_by_instance() -> None:
     ids=["no mapping", "blank", "list", "credentials"],
 )
 def test_a_wrong_hub_is_named_without_its_secrets(hub: t.Any, subject: str) -> None:
-    settings = {"root": "/opt/specdec", "pins_dir": "/pins", "pins": {}, "exclude_newer": "", "why": "", "hub": hub, "network": {}}
-    lists = {name: [] for name in ("extra_packages", "wheel_directories", "pins_update")}
-    (finding,) = schema.check_settings("ct200", {**settings, **lists})
+    plain: dict[t.Any, t.Any] = {str: "/plain", list: [], dict: {}}
+    kinds = {name: option.kind[0] if isinstance(option.kind, tuple) else option.kind for name, option in schema.SETTINGS.items()}
+    (finding,) = schema.check_settings("ct200", {**{name: plain[kind] for name, kind in kinds.items()}, "hub": hub})
     assert finding.subject == subject + " on ct200" and finding.fix
     assert "hf_secretValue" not in finding.text()
 
