@@ -66,6 +66,14 @@ machine: ## what hosts and tests need of this machine's packages (0.2 s when it 
 requirements: bootstrap ## lock requirements/controller.in again, with the newest versions that fit
 	@scripts/lock-requirements
 
+.PHONY: stacks-check
+stacks-check: bootstrap ## compare the table of stacks with what the package indexes hold
+	@PYTHONPATH=collections python scripts/stacktable.py check
+
+.PHONY: stacks-add
+stacks-add: bootstrap ## add a release to the table of stacks: make stacks-add ENGINE=sglang VERSION=1.2.3
+	@PYTHONPATH=collections python scripts/stacktable.py add "$(ENGINE)" "$(VERSION)"
+
 # Where a playbook beside deploy.yml finds this checkout as a collection, from any directory and
 # whatever ANSIBLE_COLLECTIONS_PATH says.
 .PHONY: link

@@ -32,7 +32,7 @@ def additions(files: t.Mapping[str, bytes], base: Base) -> dict[str, list[str]]:
     for path, data in files.items():
         before = base(path) or b""
         if path.endswith("/" + _ALGORITHMS[0]):
-            algorithms |= _members(data, _ALGORITHMS[1]) - _members(before, _ALGORITHMS[1])
+            algorithms |= members(data, _ALGORITHMS[1]) - members(before, _ALGORITHMS[1])
         for part, name in _ARGUMENTS:
             if path.endswith(".py") and "/" + part in path:
                 arguments |= _fields(data, name) - _fields(before, name)
@@ -102,7 +102,8 @@ def _classes(source: bytes, name: t.Optional[str]) -> t.Iterator[ast.stmt]:
             yield from node.body
 
 
-def _members(source: bytes, name: str) -> set[str]:
+def members(source: bytes, name: str) -> set[str]:
+    """The names that a class of a source assigns, without private ones: the members of an enumeration."""
     targets = [target for node in _classes(source, name) if isinstance(node, ast.Assign) for target in node.targets]
     return {target.id for target in targets if isinstance(target, ast.Name) and not target.id.startswith("_")}
 

@@ -263,7 +263,7 @@ def _python(
     from packaging.specifiers import SpecifierSet
 
     def fits(minor: str) -> bool:
-        return SpecifierSet(row["python"]).contains(minor) and minor in row.get("wheels", [minor])
+        return SpecifierSet(row["python"]).contains(minor) and minor in (row.get("wheels") or [minor])
 
     installed = [one for one in facts.get("pythons", ()) if one.get("implementation", "cpython") == "cpython"]
     minors = sorted({_minor(one["version"]) for one in installed}, key=ordered)
@@ -276,8 +276,8 @@ def _python(
     minor = wanted.python or (_minor(interpreter["version"]) if interpreter else "")
     if minor and fits(minor):
         return minor, interpreter, []
-    allowed = " or ".join(row["wheels"]) if "wheels" in row else row["python"]
-    fix = "Install Python %s on the host." % (row["wheels"][-1] if "wheels" in row else row["python"])
+    allowed = " or ".join(row["wheels"]) if row.get("wheels") else row["python"]
+    fix = "Install Python %s on the host." % (row["wheels"][-1] if row.get("wheels") else row["python"])
     message = "%s has no wheels for this Python" % label if wanted.python else "the host has no Python that %s runs on" % label
     return "", None, [error("stack.python", wanted.subject(), message, wanted.python or ", ".join(minors) or "none", allowed, "", fix)]
 

@@ -6,7 +6,7 @@
 Nothing of Ansible is needed: ``ansible_collections`` and ``specdec`` are namespace packages found
 through the same git-ignored link that playbooks use. In a tree that already lies under
 ``ansible_collections`` (an installed collection) that tree is used. The host program's own package,
-``specdec``, lies beside, as it does in the zipapp. The doubles of tests/doubles are modules, too.
+``specdec``, lies beside, as it does in the zipapp. The doubles of tests/doubles and the programs of scripts are modules, too.
 """
 
 from __future__ import annotations
@@ -28,5 +28,5 @@ def collection_root() -> Path:
     return CHECKOUT / "collections"
 
 
-for path in (CHECKOUT / "roles" / "uv" / "files", CHECKOUT / "tests" / "doubles", collection_root()):
+for path in (CHECKOUT / "roles" / "uv" / "files", CHECKOUT / "tests" / "doubles", CHECKOUT / "scripts", collection_root()):
     sys.path.insert(0, str(path))
