@@ -11,7 +11,7 @@ import sys
 import typing as t
 from pathlib import Path
 
-from ansible_collections.specdec.serving.plugins.module_utils import artifacts, locks, wheelhouses
+from ansible_collections.specdec.serving.plugins.module_utils import artifacts, locks, pylocks, wheelhouses
 from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, Finding, FindingError
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Runner
 
@@ -108,7 +108,7 @@ class Gathering:
         """What the controller needs to make the host's tools: uv for the machine, libraries of the host program. Raises FindingError."""
         packages = hosttools.packages()
         wanted = {"python": "%d.%d" % sys.version_info[:2], "platform": _TOOLS_PLATFORM % machine}
-        wanted.update({"builds": [], "exclude_newer": "", "indexes": [], "excludes": []})
+        wanted.update({"builds": [], "exclude_newer": "", "indexes": [], "excludes": [], "sources": {}})
         kept = self.manifest["tools"]
         accepted = {sha256 for package in packages for sha256 in package.hashes}
         whole = {
@@ -163,11 +163,11 @@ class Gathering:
         return True
 
 
-def _record(file: indexfiles.File) -> dict[str, t.Any]:
+def _record(file: pylocks.File) -> dict[str, t.Any]:
     return {"name": file.name, "version": file.version, "filename": file.filename, "sha256": file.sha256}
 
 
-def _wanted(file: indexfiles.File, dest: Path) -> fetching.Wanted:
+def _wanted(file: pylocks.File, dest: Path) -> fetching.Wanted:
     return fetching.Wanted(file.url, file.sha256, file.size, dest)
 
 

@@ -30,7 +30,9 @@ def ask(
         requirements.write_text("".join("%s==%s\n" % (one.name, one.version) for one in packages.values()), encoding="utf-8")
         argv = [uv, "pip", "compile", "--quiet", "--no-deps", "--format", "pylock.toml", "--no-header", "--color", "never"]
         argv += [*locks.target_options(wanted), str(requirements)]
-        done = runner(argv, env=locks.settings(locks.pages(wanted, local), env), timeout=_TIMEOUT)
+        named = {name: one["index"] for name, one in wanted["sources"].items() if "index" in one}
+        links = [*locks.pages(wanted, local), *("%s/%s/" % (index.rstrip("/"), name) for name, index in named.items())]
+        done = runner(argv, env=locks.settings(links, env), timeout=_TIMEOUT)
     if done.rc != 0:
         return {}, done
     ranked = pylocks.tags(wanted["python"], wanted["platform"])

@@ -25,6 +25,7 @@ WANTED: dict[str, t.Any] = {
     "exclude_newer": "",
     "excludes": [],
     "indexes": [],
+    "sources": {},
 }
 
 

@@ -17,7 +17,15 @@ import pytest
 from ansible_collections.specdec.serving.plugins.module_utils import locks, pylocks
 from ansible_collections.specdec.serving.plugins.plugin_utils import controller, hosttools, indexfiles
 
-WANTED = {"python": "3.12", "platform": "x86_64-manylinux_2_28", "builds": [], "exclude_newer": "", "excludes": [], "indexes": []}
+WANTED = {
+    "python": "3.12",
+    "platform": "x86_64-manylinux_2_28",
+    "builds": [],
+    "exclude_newer": "",
+    "excludes": [],
+    "indexes": [],
+    "sources": {},
+}
 FILES = {
     "example": {
         "example-1.0-py3-none-any.whl": ("a" * 64, 100),
