@@ -72,7 +72,8 @@ class ActionModule(ActionBase):
         instances: t.Sequence[t.Mapping[str, t.Any]],
         state: t.Mapping[str, t.Any],
     ) -> dict[str, t.Any]:
-        runner = controller.networked(arguments["network"])
+        house = Path(arguments["wheelhouse"]).expanduser().absolute() if arguments.get("wheelhouse") else None
+        runner = controller.offline(house) if house else controller.networked(arguments["network"])
         wanted = plans.Wanted(
             host=host,
             address=address,
@@ -82,6 +83,7 @@ class ActionModule(ActionBase):
             pins=arguments["pins"],
             extra_packages=arguments["extra_packages"],
             wheel_directories=locks.wheel_directories(arguments["wheel_directories"], controller.environment()),
+            wheelhouse=str(house) if house else "",
             exclude_newer=arguments["exclude_newer"],
             pins_update=arguments["pins_update"],
             hub=arguments["hub"].get("endpoint", ""),
@@ -95,5 +97,5 @@ class ActionModule(ActionBase):
         pins, cache = Pins(arguments["pins_dir"]), controller.cache_directory()
         # in check mode the pins stay as they are
         kept = cache / "overlays" if self._task.check_mode else pins.overlays
-        layers = Layers(kept, cache, runner, state["os"]["machine"], wanted.wheel_directories)
+        layers = Layers(kept, cache, runner, state["os"]["machine"], wanted.wheel_directories, house)
         return plans.Planner(wanted, state, tables, pins, layers).plan()

@@ -91,7 +91,8 @@ def build(spec: t.Mapping[str, t.Any], runner: Runner, progress: Progress) -> di
 
     :param spec: root; ``environment`` (the content of environment.json), ``lock`` (text), ``python`` (path), ``uv_env``
         (UV_... variables); ``secret_files`` may name the network (see networks.packed); where given ``critical``, names of distributions
-        besides engine and flashinfer that serving depends on (the kernel package), and ``pages``, addresses of pages
+        besides engine and flashinfer that serving depends on (the kernel package), ``wheels``, all files of the lock where they were
+        sent rather than left to be downloaded, and ``pages``, addresses of pages
         with wheels that the default index does not have.
     :return: changed, findings (as dictionaries), timings (seconds by step).
 
@@ -114,6 +115,7 @@ class _Build:
         self.network = networks.of_job(spec)
         self.content = spec["environment"]
         self.directory = self.layout.environment(self.content["id"])
+        self.wheels = spec.get("wheels", self.content["wheels"])
         self.venv = self.directory / "venv"
         self.python = self.venv / "bin" / "python"
         self.critical = {
@@ -188,7 +190,7 @@ class _Build:
         if not Path(self.spec["python"]).exists():
             fix = "install that Python, or let the plan choose another one by running the deploy again"
             raise FindingError(self._failure("python", "the interpreter is not there", self.spec["python"], fix))
-        absent = [wheel["filename"] for wheel in self.content["wheels"] if not (self._wheels(wheel) / wheel["filename"]).is_file()]
+        absent = [wheel["filename"] for wheel in self.wheels if not (self._wheels(wheel) / wheel["filename"]).is_file()]
         if absent:
             raise FindingError(
                 self._failure(
@@ -243,7 +245,7 @@ class _Build:
         return next((self.venv / "lib").glob("python3*/site-packages"))
 
     def _sync(self, anew: t.Iterable[str] = ()) -> None:
-        places = [*(str(self._wheels(wheel)) for wheel in self.content["wheels"]), *self.spec.get("pages", ())]
+        places = [*(str(self._wheels(wheel)) for wheel in self.wheels), *self.spec.get("pages", ())]
         links = [part for place in places for part in ("--find-links", place)]
         again = [part for name in anew for part in ("--reinstall-package", name)]
         lock = str(self.directory / "lock.txt")

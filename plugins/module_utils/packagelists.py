@@ -28,8 +28,11 @@ def compare(
     return changes
 
 
-def summary(changes: t.Sequence[t.Mapping[str, t.Any]], previous: t.Optional[str]) -> list[str]:
-    """Two lines: how many packages change against the environment ``previous``, and how much is to be downloaded."""
+def summary(changes: t.Sequence[t.Mapping[str, t.Any]], previous: t.Optional[str], sent: t.Optional[str] = None) -> list[str]:
+    """Two lines: how many packages change against the environment ``previous``, and how much is to be downloaded.
+
+    :param sent: how much a wheelhouse sends; then nothing is downloaded.
+    """
     lines = []
     if previous:
         counts = (
@@ -39,6 +42,8 @@ def summary(changes: t.Sequence[t.Mapping[str, t.Any]], previous: t.Optional[str
         )
         told = ", ".join("%d %s" % (count, what) for what, count in counts if count) or "the same"
         lines.append("packages: %s against environment %s%s" % (told, previous, _examples(changes)))
+    if sent is not None:
+        return [*lines, "download: nothing; %s of the wheelhouse are sent" % sent]
     known = sorted((one for one in changes if one["bytes"]), key=lambda one: -one["bytes"])
     unknown = [one for one in changes if one["bytes"] is None]
     told = []

@@ -30,6 +30,7 @@ from . import (
     stacks,
     transactions,
     units,
+    wheelhouses,
 )
 from . import models as hub
 from .findings import ERROR, OK, Finding, FindingError, errors, from_dict
@@ -39,6 +40,9 @@ DEFAULT_PORT = 30000
 
 #: Mean tokens per verification below which a draft costs more than it brings.
 ACCEPTANCE_FLOOR = 1.05
+
+#: Of more artifacts than this a person only reads how many they are.
+_NAMED = 8
 
 
 class Layers(t.Protocol):
@@ -91,6 +95,7 @@ class Wanted:
     :param instances: merged and checked (see schema.instances).
     :param tools: digests and sources of ``specdec`` and ``uv``, see plugin_utils/hosttools.py.
     :param wheel_directories: local directories with wheels on the controller.
+    :param wheelhouse: directory on the controller that all wheels come from; empty: the host asks the index.
     :param hub: address of the hub that models come from; empty: its client's own.
     :param python: which Python environments are built with.
     :param pins_update: kinds of pins (overlay, lock) that are made anew although the pins hold them.
@@ -104,6 +109,7 @@ class Wanted:
     pins: t.Mapping[str, str]
     extra_packages: t.Sequence[str]
     wheel_directories: t.Sequence[Path]
+    wheelhouse: str
     exclude_newer: str
     pins_update: t.Sequence[str]
     hub: str
@@ -147,6 +153,8 @@ class Planner:
         for instance in self.wanted.instances:
             self._plan_instance(instance)
         self._check_gpus()
+        if self.wanted.wheelhouse:
+            self.findings += wheelhouses.outside(self.missing, self.fetches, self.wanted.hub)
         self._plan_tools()
         return {
             "host": self.wanted.host,
@@ -411,7 +419,7 @@ class Planner:
             self.missing.append(pin)
 
     def _environment(self, instance: str, stack: stacks.Stack, lock: locks.Lock, layered: t.Sequence[Overlay]) -> dict[str, t.Any]:
-        python = dict(stack.interpreter or {})
+        python, inputs = dict(stack.interpreter or {}), locks.inputs(stack, self.wanted.exclude_newer)
         content = {
             "schema": SCHEMA,
             "lock": lock.id,
@@ -434,19 +442,24 @@ class Planner:
                 **self._changes(instance, lock),
                 "overlays": [{"digest": one.manifest["digest"], "origin": one.origin} for one in layered],
                 "replaced": overlays.layering([one.manifest for one in layered]),
+                "locked": {"name": locks.file_name(inputs), "inputs": inputs},
+                "sent": None,
                 "job": {
                     **self._job("build"),
                     "environment": content,
                     "lock": lock.text(),
                     "python": python["path"],
                     "critical": list(self.tables["engines"][stack.engine]["kernel_packages"]),
-                    "pages": locks.pages(locks.inputs(stack), {wheel["name"] for wheel in lock.wheels}, lock.versions),
+                    "pages": locks.pages(inputs, {wheel["name"] for wheel in lock.wheels}, lock.versions),
                     "uv_env": {},
                 },
             }
             if not present:
                 self._check_disk(stack.lane)
-                self._send_wheels(lock)
+                if self.wanted.wheelhouse:
+                    self._send_wheelhouse(self.environments[content["id"]], lock)
+                else:
+                    self._send_wheels(lock)
                 self._send_overlays(layered)
         return content
 
@@ -467,6 +480,22 @@ class Planner:
             if wheel["sha256"] in places and wheel["sha256"] not in self.state["wheels"]:
                 dest = self.layout.wheels / wheel["sha256"] / wheel["filename"]
                 self._send("wheels", str(places[wheel["sha256"]]), str(dest), wheel["sha256"])
+
+    def _send_wheelhouse(self, environment: dict[str, t.Any], lock: locks.Lock) -> None:
+        """Every wheel of the lock that the host lacks, from the wheelhouse; its build then asks no network."""
+        directory = Path(self.wanted.wheelhouse)
+        try:
+            records = wheelhouses.files(directory, wheelhouses.read(directory), lock, environment["locked"]["name"])
+            sent = [one for one in records if one["sha256"] not in self.state["wheels"]]
+            wheelhouses.verify(directory, sent)
+        except FindingError as error:
+            self.findings.append(error.finding)
+            return
+        for one in sent:
+            dest = self.layout.wheels / one["sha256"] / one["filename"]
+            self._send("wheels", str(wheelhouses.place(directory, one)), str(dest), one["sha256"])
+        environment["sent"] = wheelhouses.total(sent)
+        environment["job"].update(wheels=records, pages=[], uv_env=dict(wheelhouses.HOST))
 
     def _send_overlays(self, layered: t.Sequence[Overlay]) -> None:
         for overlay in layered:
@@ -670,11 +699,12 @@ def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
     lines += [_lacking(pin, plan["root"]) for pin in plan["missing_pins"]]
     for kind, artifacts_ in plan["artifacts"].items():
         if artifacts_:
-            lines.append("send %s: %s" % (kind, ", ".join(_short(one["dest"], plan["root"]) for one in artifacts_)))
+            named = ", ".join(_short(one["dest"], plan["root"]) for one in artifacts_)
+            lines.append("send %s: %s" % (kind, named if len(artifacts_) <= _NAMED else "%d files" % len(artifacts_)))
     for one in plan["environments"]:
         if not one["present"]:
             lines.append("build environment %s: %s, lane %s, %d packages" % (one["id"], one["engine"], one["lane"], one["packages"]))
-            lines += ["  " + line for line in packagelists.summary(one["changes"], one["previous"])]
+            lines += ["  " + line for line in packagelists.summary(one["changes"], one["previous"], one["sent"])]
             lines += ["  overlay %(digest)s, %(origin)s" % overlay for overlay in one["overlays"]]
             lines += ["  " + overlays.layering_text(file) for file in one["replaced"]]
     lines += ["fetch %s at %s from the hub" % (one["repo"], one["revision"]) for one in plan["fetches"]]

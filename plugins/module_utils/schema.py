@@ -25,6 +25,7 @@ VARIABLES: dict[str, str] = {
     "specdec_pins": "Versions that differ from the stack's.",
     "specdec_extra_packages": "Packages installed besides the engine's own.",
     "specdec_wheel_directories": "Directories on the controller that hold wheels.",
+    "specdec_wheelhouse": "Directory on the controller that all packages come from, so that no index is asked.",
     "specdec_exclude_newer": "Date after which the index's releases are not looked at.",
     "specdec_instances": "The servers of a host.",
     "specdec_instance_defaults": "Options that hold for every instance that does not say otherwise.",
@@ -231,6 +232,7 @@ SETTINGS: dict[str, Option] = {
     "pins": Option(dict),
     "extra_packages": Option(list, elements=Option(str)),
     "wheel_directories": Option(list, elements=Option(str)),
+    "wheelhouse": Option(str),
     "exclude_newer": Option(str),
     "pins_update": Option(list, elements=Option(str, choices=("overlay", "lock"))),
     "hub": Option(

@@ -22,6 +22,9 @@ WHEELS = "wheels"
 PYTHON = "python"
 TOOLS = "tools"
 
+#: What uv is told on a host that takes everything from the wheelhouse.
+HOST = {"UV_OFFLINE": "1", "UV_NO_INDEX": "1"}
+
 _VARIABLE = "specdec_wheelhouse"
 _AGAIN = "run playbooks/wheelhouse.yml again where there is a network: it fetches only what is missing"
 _NAMED = 10
@@ -53,11 +56,15 @@ def read(directory: Path) -> dict[str, t.Any]:
         return {**empty(), **content}
     except OSError as error:
         fix = "fill it with playbooks/wheelhouse.yml where there is a network, or name the directory that it was copied to"
-        raise FindingError(_finding("none", _VARIABLE, "is no wheelhouse", str(path), "a manifest", str(error), fix=fix)) from error
+        raise FindingError(
+            _finding("wheelhouse.none", _VARIABLE, "is no wheelhouse", str(path), "a manifest", str(error), fix=fix)
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         fix = "restore it; or remove it and run playbooks/wheelhouse.yml again, which keeps the files that are whole"
         cause = "it was changed by hand, or copied while it was written"
-        finding = _finding("edited", _VARIABLE, "the manifest is not as it was written", str(path), "the manifest as written", str(error))
+        finding = _finding(
+            "wheelhouse.edited", _VARIABLE, "the manifest is not as it was written", str(path), "the manifest as written", str(error)
+        )
         raise FindingError(Finding(**{**finding.as_dict(), "cause": cause, "fix": fix})) from error
 
 
@@ -78,7 +85,9 @@ def files(directory: Path, manifest: t.Mapping[str, t.Any], lock: locks.Lock, na
     if held is None:
         known = "\n".join(sorted("%s (%s)" % (one["name"], id_) for id_, one in manifest["locks"].items())) or "no lock"
         message = "holds nothing for this lock: another engine version, Python, lane or platform, or a lock that was made since"
-        raise FindingError(_finding("lock", _VARIABLE, message, known, "%s (%s)" % (name, lock.id), str(directory / MANIFEST), fix=_AGAIN))
+        raise FindingError(
+            _finding("wheelhouse.lock", _VARIABLE, message, known, "%s (%s)" % (name, lock.id), str(directory / MANIFEST), fix=_AGAIN)
+        )
     accepted = {package.name: package for package in lock.packages}
     foreign = [one["filename"] for one in held["files"] if one["sha256"] not in getattr(accepted.get(one["name"]), "hashes", ())]
     unnamed = sorted(accepted.keys() - {one["name"] for one in held["files"]})
@@ -86,7 +95,9 @@ def files(directory: Path, manifest: t.Mapping[str, t.Any], lock: locks.Lock, na
         found = ", ".join([*foreign[:_NAMED], *("no file of " + one for one in unnamed[:_NAMED])])
         message = "the manifest's files are not those of the lock"
         fix = "restore the manifest; or remove it and run playbooks/wheelhouse.yml again"
-        raise FindingError(_finding("edited", _VARIABLE, message, found, "the files of %s" % name, str(directory / MANIFEST), fix=fix))
+        raise FindingError(
+            _finding("wheelhouse.edited", _VARIABLE, message, found, "the files of %s" % name, str(directory / MANIFEST), fix=fix)
+        )
     _present(directory, held["files"], name)
     return [dict(one) for one in held["files"]]
 
@@ -101,7 +112,9 @@ def _present(directory: Path, records: t.Iterable[t.Mapping[str, t.Any]], what: 
     if absent:
         listed = "\n".join(absent[:_NAMED] + (["and %d more" % (len(absent) - _NAMED)] if len(absent) > _NAMED else []))
         message = "%d file(s) of %s are not there" % (len(absent), what)
-        raise FindingError(_finding("incomplete", _VARIABLE, message, listed, "every file of the manifest", str(directory), fix=_AGAIN))
+        raise FindingError(
+            _finding("wheelhouse.incomplete", _VARIABLE, message, listed, "every file of the manifest", str(directory), fix=_AGAIN)
+        )
 
 
 def verify(directory: Path, records: t.Iterable[t.Mapping[str, t.Any]], kind: str = WHEELS) -> None:
@@ -115,7 +128,7 @@ def verify(directory: Path, records: t.Iterable[t.Mapping[str, t.Any]], kind: st
         fix = "remove the file; then %s" % _AGAIN
         message = "%d file(s) are damaged" % len(damaged)
         found = "\n".join(damaged[:_NAMED])
-        raise FindingError(_finding("damaged", _VARIABLE, message, found, "the bytes that were locked", str(directory), fix=fix))
+        raise FindingError(_finding("wheelhouse.damaged", _VARIABLE, message, found, "the bytes that were locked", str(directory), fix=fix))
 
 
 def total(records: t.Iterable[t.Mapping[str, t.Any]]) -> str:
@@ -125,8 +138,27 @@ def total(records: t.Iterable[t.Mapping[str, t.Any]]) -> str:
 
 def offline(directory: Path) -> dict[str, str]:
     """Environment variables for a uv on the controller that takes its tools from the wheelhouse and asks no network."""
-    return {"UV_OFFLINE": "1", "UV_NO_INDEX": "1", "UV_FIND_LINKS": str(directory / TOOLS)}
+    return {**HOST, "UV_FIND_LINKS": str(directory / TOOLS)}
 
 
-def _finding(check: str, subject: str, message: str, found: str = "", expected: str = "", evidence: str = "", fix: str = _AGAIN) -> Finding:
-    return Finding("wheelhouse." + check, ERROR, subject, message, found, expected, evidence, fix=fix)
+def outside(missing: t.Iterable[t.Mapping[str, t.Any]], fetches: t.Iterable[str], hub: str) -> list[Finding]:
+    """What a deploy would have to ask a network for although it shall not.
+
+    :param missing: pins that are to be made; :param fetches: models that are to be fetched; :param hub: its address, where one is named.
+    """
+    found = []
+    for pin in missing:
+        if pin["kind"] == "lock":
+            message = "the pins hold no lock of what is wanted, and making one asks an index"
+            fix = "run playbooks/lock.yml and playbooks/wheelhouse.yml where there is a network; copy the pins and the wheelhouse here"
+            found.append(_finding("wheelhouse.no-lock", "specdec_pins_dir", message, "no locks/%s" % pin["name"], "a lock", fix=fix))
+    for name in () if hub else fetches:
+        message = "is not on the host, and a model that is named by repo comes from a hub"
+        fix = "name it by directory (on the controller) or path (on the host), put it into models/ below the root, or name an inner mirror "
+        fix += "in specdec_hub.endpoint"
+        found.append(_finding("wheelhouse.model", "model %s" % name, message, "no models/%s" % name, "the model", fix=fix))
+    return found
+
+
+def _finding(id_: str, subject: str, message: str, found: str = "", expected: str = "", evidence: str = "", fix: str = _AGAIN) -> Finding:
+    return Finding(id_, ERROR, subject, message, found, expected, evidence, fix=fix)

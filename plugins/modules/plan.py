@@ -43,6 +43,10 @@ options:
     description: Directories on the controller that hold wheels.
     type: raw
     default: []
+  wheelhouse:
+    description: Directory on the controller that all packages come from; no index is asked then. Empty for none.
+    type: str
+    default: ""
   exclude_newer:
     description: Date after which releases of the index are not looked at while locking.
     type: str

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from ansible_collections.specdec.serving.plugins.module_utils import networks
+from ansible_collections.specdec.serving.plugins.module_utils import networks, wheelhouses
 from ansible_collections.specdec.serving.plugins.module_utils.findings import Finding
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed, Runner
 
@@ -78,6 +78,27 @@ def networked(network: t.Mapping[str, t.Any]) -> Runner:
         return Completed(done.rc, ready.hidden(done.stdout), ready.hidden(done.stderr))
 
     return through
+
+
+def network_environment(network: t.Mapping[str, t.Any]) -> dict[str, str]:
+    """The environment variables that ``specdec_network`` adds, for what is no process; secrets are among them."""
+    return networks.prepared(networks.described(network), cache_directory(), os.environ).environment()
+
+
+def offline(house: Path) -> Runner:
+    """The runner for a uv that takes tools from a wheelhouse and asks no network."""
+
+    def alone(
+        argv: t.Sequence[str],
+        *,
+        stdin: t.Optional[str] = None,
+        env: t.Optional[t.Mapping[str, str]] = None,
+        timeout: t.Optional[float] = None,
+        on_line: t.Optional[t.Callable[[str], None]] = None,
+    ) -> Completed:
+        return run(argv, stdin=stdin, env={**(env or {}), **wheelhouses.offline(house)}, timeout=timeout, on_line=on_line)
+
+    return alone
 
 
 def who() -> str:

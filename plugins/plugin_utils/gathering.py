@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import sys
@@ -161,6 +163,18 @@ class Gathering:
         new.write_text(text, encoding="utf-8")
         new.replace(path)
         return True
+
+
+@contextlib.contextmanager
+def exclusive(directory: Path) -> t.Iterator[None]:
+    """Hold a wheelhouse against other processes that would fill it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _record(file: pylocks.File) -> dict[str, t.Any]:

@@ -68,22 +68,17 @@ def find_uv(named: t.Optional[str] = None) -> str:
     )
 
 
-def tools(
-    cache: Path, runner: Runner, machine: str, uv: t.Optional[str] = None, env: t.Optional[t.Mapping[str, str]] = None
-) -> dict[str, dict[str, str]]:
-    """Both tools for a host's machine: per name its ``path`` here and ``digest`` (sha256 of the file).
-
-    :param env: settings for uv, such as an index.
-    """
-    program, program_digest = zipapp(cache, runner, uv, env)
-    binary, binary_digest, _version = host_uv(cache, runner, uv, machine, env)
+def tools(cache: Path, runner: Runner, machine: str, uv: t.Optional[str] = None) -> dict[str, dict[str, str]]:
+    """Both tools for a host's machine: per name its ``path`` here and ``digest`` (sha256 of the file)."""
+    program, program_digest = zipapp(cache, runner, uv)
+    binary, binary_digest, _version = host_uv(cache, runner, uv, machine)
     return {
         "specdec": {"path": str(program), "digest": program_digest},
         "uv": {"path": str(binary), "digest": binary_digest},
     }
 
 
-def zipapp(cache: Path, runner: Runner, uv: t.Optional[str] = None, env: t.Optional[t.Mapping[str, str]] = None) -> tuple[Path, str]:
+def zipapp(cache: Path, runner: Runner, uv: t.Optional[str] = None) -> tuple[Path, str]:
     """The host program as one file, and its sha256, which is its version.
 
     The same sources give the same bytes on every controller: nothing is compressed, for libraries that
@@ -95,7 +90,7 @@ def zipapp(cache: Path, runner: Runner, uv: t.Optional[str] = None, env: t.Optio
 
     def make(directory: Path) -> None:
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
-            _install(wanted, Path(scratch), runner, uv, [], env)
+            _install(wanted, Path(scratch), runner, uv, [])
             files = {**_library_files(Path(scratch)), **own, "__main__.py": _MAIN.encode()}
             for package in _parents(_CORE):
                 files.setdefault(package + "/__init__.py", b"")
@@ -108,9 +103,7 @@ def zipapp(cache: Path, runner: Runner, uv: t.Optional[str] = None, env: t.Optio
     return _kept(cache, "specdec-" + key, "specdec", make)
 
 
-def host_uv(
-    cache: Path, runner: Runner, uv: t.Optional[str], machine: str, env: t.Optional[t.Mapping[str, str]] = None
-) -> tuple[Path, str, str]:
+def host_uv(cache: Path, runner: Runner, uv: t.Optional[str], machine: str) -> tuple[Path, str, str]:
     """uv for a host's machine (``x86_64``, ``aarch64``): the file, its sha256, its version.
 
     Raises FindingError where it cannot be fetched.
@@ -119,7 +112,7 @@ def host_uv(
 
     def make(directory: Path) -> None:
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
-            _install(wanted, Path(scratch), runner, uv, ["--python-platform", _PLATFORM % machine], env)
+            _install(wanted, Path(scratch), runner, uv, ["--python-platform", _PLATFORM % machine])
             (Path(scratch) / "bin" / "uv").rename(directory / "uv")
 
     path, value = _kept(cache, "uv-%s-%s" % (machine, digest(wanted)), "uv", make)
@@ -172,12 +165,10 @@ def _library_files(directory: Path) -> dict[str, bytes]:
     return files
 
 
-def _install(
-    wanted: str, target: Path, runner: Runner, uv: t.Optional[str], options: t.Sequence[str], env: t.Optional[t.Mapping[str, str]]
-) -> None:
+def _install(wanted: str, target: Path, runner: Runner, uv: t.Optional[str], options: t.Sequence[str]) -> None:
     argv = [uv or find_uv(), "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--link-mode", "copy"]
     argv += ["--python", sys.executable, "--target", str(target), *options, "--requirements", "-"]
-    done = runner(argv, stdin=wanted, env={**SETTINGS, **(env or {})}, timeout=_TIMEOUT)
+    done = runner(argv, stdin=wanted, env=SETTINGS, timeout=_TIMEOUT)
     if done.rc == 0:
         return
     names = ", ".join(re.findall(r"(?m)^[a-z0-9-]+==\S+", wanted))

@@ -9,7 +9,7 @@ import dataclasses
 import typing as t
 from pathlib import Path
 
-from ansible_collections.specdec.serving.plugins.module_utils import bundles, layers, records
+from ansible_collections.specdec.serving.plugins.module_utils import bundles, layers, records, wheelhouses
 from ansible_collections.specdec.serving.plugins.module_utils.findings import FindingError
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Runner
 
@@ -22,6 +22,7 @@ class Layers:
 
     :param kept: directory that the bundles are kept in, each under its digest.
     :param cache: where unmodified packages are kept; :param machine: the host's.
+    :param wheelhouse: where packages come from, instead of from an index.
     """
 
     kept: Path
@@ -29,6 +30,7 @@ class Layers:
     runner: Runner
     machine: str
     wheel_directories: t.Sequence[Path]
+    wheelhouse: t.Optional[Path] = None
 
     def __call__(
         self,
@@ -54,6 +56,8 @@ class Layers:
             return {}
 
     def _package(self, base: t.Mapping[str, str], hashes: t.Sequence[str], python: str) -> tuple[Path, records.Distribution]:
-        fetched = basewheels.fetch(self.cache, self.runner, base, python, self.machine, hashes, self.wheel_directories)
+        held = [self.wheelhouse / wheelhouses.WHEELS / one for one in hashes] if self.wheelhouse else []
+        places = [*self.wheel_directories, *held]
+        fetched = basewheels.fetch(self.cache, self.runner, base, python, self.machine, hashes, places)
         (package,) = (dist for dist in records.distributions(fetched) if dist.name == base["name"])
         return fetched, package

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import typing as t
 from pathlib import Path
 
 import pytest
 import yaml
 
-from ansible_collections.specdec.serving.plugins.module_utils import findings, locks, plans, pythons
+from ansible_collections.specdec.serving.plugins.module_utils import findings, locks, plans, pythons, wheelhouses
 from ansible_collections.specdec.serving.plugins.module_utils.findings import Finding, FindingError
 
 DATA = Path(plans.__file__).parent / "data"
@@ -109,6 +110,8 @@ def plan(
     lock: bool = True,
     layers: t.Optional[Layers] = None,
     python: t.Any = "",
+    wheelhouse: str = "",
+    hub: str = "https://hub.example",
     **instance: t.Any,
 ) -> dict[str, t.Any]:
     pins = pins or Pins()
@@ -121,9 +124,10 @@ def plan(
         pins={},
         extra_packages=[],
         wheel_directories=[],
+        wheelhouse=wheelhouse,
         exclude_newer="",
         pins_update=[],
-        hub="https://hub.example",
+        hub=hub,
         tools={"specdec": {"path": "/c/specdec", "digest": "d1"}, "uv": {"path": "/c/uv", "digest": "d2"}},
         launcher="# launcher\n",
         who="me@here",
@@ -457,3 +461,78 @@ def test_a_python_that_is_not_there_is_named_once() -> None:
     assert (one["id"], one["subject"]) == ("python.prefix", "specdec_python.prefix on ct200")
     (one,) = errors(plan(python={"source": "wheelhouse", "version": "3.12"}, lock=False))
     assert (one["id"], one["found"]) == ("python.wheelhouse", "no specdec_wheelhouse")
+
+
+def in_wheelhouse(directory: Path, pins: Pins) -> dict[str, Path]:
+    """A wheelhouse of the lock in the pins; its files by package."""
+    (name,) = pins.locks
+    lock = locks.parse(pins.locks[name])
+    content = {one.name: ("content of " + one.name).encode() for one in lock.packages}
+    hashes = {one: hashlib.sha256(data).hexdigest() for one, data in content.items()}
+    packages = tuple(locks.Package(one.name, one.version, (hashes[one.name],)) for one in lock.packages)
+    lock = locks.Lock(packages, lock.inputs)
+    pins.locks[name] = lock.text()
+    records = [
+        {
+            "name": one.name,
+            "version": one.version,
+            "filename": one.name + ".whl",
+            "sha256": hashes[one.name],
+            "bytes": len(content[one.name]),
+        }
+        for one in packages
+    ]
+    places = {one["name"]: wheelhouses.place(directory, one) for one in records}
+    for one, path in places.items():
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content[one])
+    manifest = {**wheelhouses.empty(), "locks": {lock.id: {"name": name, "files": records}}}
+    (directory / wheelhouses.MANIFEST).write_text(wheelhouses.text(manifest))
+    return places
+
+
+def test_with_a_wheelhouse_every_file_is_sent_and_the_build_is_offline_with_the_same_id(tmp_path: Path) -> None:
+    pins = Pins()
+    plan(pins=pins)
+    places = in_wheelhouse(tmp_path, pins)
+    online = plan(pins=pins)["environments"][0]
+    made = plan(pins=pins, wheelhouse=str(tmp_path))
+    (environment,) = made["environments"]
+    assert environment["id"] == online["id"]
+    assert (environment["job"]["uv_env"], environment["job"]["pages"]) == ({"UV_OFFLINE": "1", "UV_NO_INDEX": "1"}, [])
+    assert [one["filename"] for one in environment["job"]["wheels"]] == ["sglang.whl", "torch.whl"]
+    assert {one["source"] for one in made["artifacts"]["wheels"]} == {str(path) for path in places.values()}
+    assert "  download: nothing; 33 B of the wheelhouse are sent" in plans.changes(made)
+    held = [path.parent.name for path in places.values()]
+    assert plan(changed(wheels=held), pins, wheelhouse=str(tmp_path))["artifacts"]["wheels"] == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "id_"),
+    [
+        (lambda places: places["torch"].write_bytes(b"content of torcH"), "wheelhouse.damaged"),
+        (lambda places: places["torch"].unlink(), "wheelhouse.incomplete"),
+        (lambda places: (places["torch"].parents[2] / wheelhouses.MANIFEST).unlink(), "wheelhouse.none"),
+        (lambda places: (places["torch"].parents[2] / wheelhouses.MANIFEST).write_text("{}"), "wheelhouse.edited"),
+    ],
+    ids=["damaged", "gone", "no manifest", "edited"],
+)
+def test_a_wheelhouse_that_cannot_do_is_refused_before_anything(
+    tmp_path: Path, damage: t.Callable[[dict[str, Path]], t.Any], id_: str
+) -> None:
+    pins = Pins()
+    plan(pins=pins)
+    damage(in_wheelhouse(tmp_path, pins))
+    assert [one["id"] for one in errors(plan(pins=pins, wheelhouse=str(tmp_path)))] == [id_]
+
+
+def test_with_a_wheelhouse_nothing_is_left_to_a_network(tmp_path: Path) -> None:
+    made = plan(lock=False, wheelhouse=str(tmp_path))
+    assert [one["id"] for one in errors(made)] == ["wheelhouse.no-lock"]
+    pins = Pins()
+    plan(pins=pins)
+    in_wheelhouse(tmp_path, pins)
+    model = {"repo": "org/name", "revision": "abc"}
+    refused = errors(plan(pins=pins, wheelhouse=str(tmp_path), hub="", model=model))
+    assert [(one["id"], one["subject"]) for one in refused] == [("wheelhouse.model", "model org--name/abc")]
+    assert errors(plan(pins=pins, wheelhouse=str(tmp_path), model=model)) == []  # from the mirror that specdec_hub names

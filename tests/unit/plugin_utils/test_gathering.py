@@ -218,8 +218,8 @@ def test_the_controllers_own_tools_are_gathered_and_made_from_it_offline(
     again = house.gathering()
     again.tools("x86_64")
     assert not again.keep()
-    env = {**wheelhouses.offline(house.directory), "UV_CACHE_DIR": str(tmp_path / "empty"), "UV_DEFAULT_INDEX": "http://127.0.0.1:1/"}
-    tools = hosttools.tools(tmp_path / "tools", controller.run, "x86_64", env=env)
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "empty"))
+    tools = hosttools.tools(tmp_path / "tools", controller.offline(house.directory), "x86_64")
     assert Path(tools["uv"]["path"]).read_text() == "#!/bin/sh\n"
 
 
