@@ -16,6 +16,7 @@ from pathlib import Path
 from . import artifacts, locks, packagelists
 from .findings import ERROR, Finding, FindingError
 from .layout import SCHEMA, digest
+from .networks import hidden
 
 MANIFEST = "wheelhouse.json"
 WHEELS = "wheels"
@@ -162,3 +163,36 @@ def outside(missing: t.Iterable[t.Mapping[str, t.Any]], fetches: t.Iterable[str]
 
 def _finding(id_: str, subject: str, message: str, found: str = "", expected: str = "", evidence: str = "", fix: str = _AGAIN) -> Finding:
     return Finding(id_, ERROR, subject, message, found, expected, evidence, fix=fix)
+
+
+# While it is filled
+
+
+def unavailable(name: str, lacking: t.Sequence[str], words: str) -> Finding:
+    """Packages of the lock ``name`` that no index has; :param words: uv's."""
+    fix = "check the controller's network, proxy, certificates and index, then run it again; what a lock accepts and no index has any more "
+    fix += "can only be locked anew"
+    message = "%d package(s) of %s cannot be had from the index" % (len(lacking), name)
+    evidence = hidden(words.strip())[-600:]
+    return _finding("wheelhouse.unavailable", _VARIABLE, message, ", ".join(lacking[:_NAMED]), evidence=evidence, fix=fix)
+
+
+def source(name: str, sources: t.Sequence[str]) -> Finding:
+    """Packages of the lock ``name`` of which the index has no wheel."""
+    message = "of %d package(s) of %s the index has only the source, which a host without a network cannot build" % (len(sources), name)
+    fix = "build the wheel on a machine like the host (pip wheel --no-deps NAME==VERSION), put it into a directory of "
+    fix += "specdec_wheel_directories, pin exactly that version in specdec_pins, and lock anew: it is then a wheel of the lock"
+    return _finding("wheelhouse.source", _VARIABLE, message, ", ".join(sources[:_NAMED]), "wheels", fix=fix)
+
+
+def unreachable(filename: str, url: str, words: str) -> Finding:
+    """A file that cannot be downloaded."""
+    fix = "check the controller's network, proxy, certificates and credentials, then run it again: it goes on where it stopped"
+    return _finding("wheelhouse.fetch", filename, "could not be downloaded", hidden(url), "the file", hidden(words), fix=fix)
+
+
+def other_bytes(filename: str, url: str, found: str, expected: str) -> Finding:
+    """A file that has another sha256 than the lock."""
+    message = "what the index gave is not the file that was locked; it was thrown away"
+    fix = "find out who changed it (an index, a mirror, a proxy that answers by itself); only then lock anew"
+    return _finding("wheelhouse.hash", filename, message, found, expected, hidden(url), fix=fix)

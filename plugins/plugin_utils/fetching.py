@@ -26,7 +26,8 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, Finding, FindingError
+from ansible_collections.specdec.serving.plugins.module_utils import wheelhouses
+from ansible_collections.specdec.serving.plugins.module_utils.findings import FindingError
 
 _BLOCK = 1 << 18
 _ATTEMPTS = 4
@@ -121,14 +122,12 @@ def fetch(wanted: Wanted, client: Client, told: t.Callable[[int], None]) -> None
                 part.unlink()
                 continue
             if attempt + 1 == _ATTEMPTS or (status is not None and status < 500):
-                raise FindingError(_unreachable(wanted, error)) from error
+                raise FindingError(wheelhouses.unreachable(wanted.dest.name, wanted.url, str(error))) from error
             time.sleep(2**attempt)
     found = _hash(part)
     if found != wanted.sha256:
         part.unlink()
-        message = "what the index gave is not the file that was locked; it was thrown away"
-        fix = "find out who changed it (an index, a mirror, a proxy that answers by itself); only then lock anew"
-        raise FindingError(Finding("wheelhouse.hash", ERROR, wanted.dest.name, message, found, wanted.sha256, _shown(wanted.url), fix=fix))
+        raise FindingError(wheelhouses.other_bytes(wanted.dest.name, wanted.url, found, wanted.sha256))
     part.replace(wanted.dest)
 
 
@@ -187,13 +186,3 @@ def fetch_all(wanted: t.Sequence[Wanted], client: Client, say: t.Callable[[str],
     failed = [one.exception() for one in running if not one.cancelled() and one.exception()]
     if failed:
         raise t.cast("BaseException", failed[0])
-
-
-def _shown(url: str) -> str:
-    return re.sub(r"://[^/\s@]*@", "://***@", url)
-
-
-def _unreachable(wanted: Wanted, error: BaseException) -> Finding:
-    fix = "check the controller's network, proxy, certificates and credentials, then run it again: it goes on where it stopped"
-    message = "could not be downloaded"
-    return Finding("wheelhouse.fetch", ERROR, wanted.dest.name, message, _shown(wanted.url), "the file", _shown(str(error)), fix=fix)

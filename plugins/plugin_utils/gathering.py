@@ -14,7 +14,7 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.specdec.serving.plugins.module_utils import artifacts, locks, pylocks, wheelhouses
-from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, Finding, FindingError
+from ansible_collections.specdec.serving.plugins.module_utils.findings import FindingError
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Runner
 
 from . import fetching, hosttools, indexfiles
@@ -84,10 +84,10 @@ class Gathering:
         found, done = indexfiles.ask(lock, wanted, self.runner, self.uv, self.env)
         lacking = [package.name for package in lock.packages if package.name not in found and package.name not in local]
         if lacking:
-            raise FindingError(_unavailable(name, lacking, done.stderr))
+            raise FindingError(wheelhouses.unavailable(name, lacking, done.stderr))
         sources = [one.filename for one in found.values() if not one.filename.endswith(".whl")]
         if sources:
-            raise FindingError(_source(name, sources))
+            raise FindingError(wheelhouses.source(name, sources))
         files = {package.name: found[package.name] for package in asked if package.name in found}
         self._fetch([_wanted(one, wheelhouses.place(self.directory, _record(one))) for one in files.values()])
         made = {key: {**_record(one), "bytes": self._size(_record(one))} for key, one in files.items()}
@@ -123,7 +123,7 @@ class Gathering:
         found, done = indexfiles.ask(locks.Lock(tuple(packages), {}), wanted, self.runner, self.uv, self.env)
         lacking = [package.name for package in packages if package.name not in found]
         if lacking:
-            raise FindingError(_unavailable("the host tools", lacking, done.stderr))
+            raise FindingError(wheelhouses.unavailable("the host tools", lacking, done.stderr))
         self._fetch([_wanted(one, self._tool(one.filename)) for one in found.values() if one.filename not in whole])
         for one in found.values():
             kept[one.filename] = {"sha256": one.sha256, "bytes": self._tool(one.filename).stat().st_size, "machine": machine}
@@ -183,21 +183,3 @@ def _record(file: pylocks.File) -> dict[str, t.Any]:
 
 def _wanted(file: pylocks.File, dest: Path) -> fetching.Wanted:
     return fetching.Wanted(file.url, file.sha256, file.size, dest)
-
-
-def _unavailable(name: str, lacking: t.Sequence[str], words: str) -> Finding:
-    evidence = indexfiles.without_credentials(words.strip())[-600:]
-    fix = "check the controller's network, proxy, certificates and index, then run it again; what a lock accepts and no index has any more "
-    fix += "can only be locked anew"
-    message = "%d package(s) of %s cannot be had from the index" % (len(lacking), name)
-    return Finding("wheelhouse.unavailable", ERROR, "specdec_wheelhouse", message, ", ".join(lacking[:10]), evidence=evidence, fix=fix)
-
-
-def _source(name: str, sources: t.Sequence[str]) -> Finding:
-    message = "the index has no wheel of %d package(s) of %s, only the source: a host without a network cannot build it" % (
-        len(sources),
-        name,
-    )
-    fix = "build the wheel on a machine like the host (pip wheel --no-deps NAME==VERSION), put it into a directory of "
-    fix += "specdec_wheel_directories, pin exactly that version in specdec_pins, and lock anew: it is then a wheel of the lock"
-    return Finding("wheelhouse.source", ERROR, "specdec_wheelhouse", message, ", ".join(sources[:10]), "wheels", fix=fix)

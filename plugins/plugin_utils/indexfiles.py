@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 import typing as t
 from pathlib import Path
@@ -39,8 +38,3 @@ def ask(
     known = {name: files for name, files in pylocks.read(done.stdout).items() if name in packages}
     chosen = {name: pylocks.taken(files, packages[name].hashes, ranked) for name, files in known.items()}
     return {name: one for name, one in chosen.items() if one}, done
-
-
-def without_credentials(text: str) -> str:
-    """An address or message that may be shown."""
-    return re.sub(r"://[^/\s@]*@", "://***@", text)
