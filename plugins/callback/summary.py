@@ -14,6 +14,7 @@ author: specdec.serving contributors (@specdec)
 description:
   - Prints per host and instance the release that serves, the verdicts of the checks, the time to ready, a completion,
     the acceptance length, and the commands that query it and roll it back.
+  - Then says where each host of a fleet stands; also when the rollout was stopped, so that some hosts were not reached.
 requirements:
   - Enabled by C(callbacks_enabled = specdec.serving.summary) in C(ansible.cfg).
 """
@@ -23,6 +24,17 @@ import typing as t
 
 from ansible import constants as C
 from ansible.plugins.callback import CallbackBase
+
+from ansible_collections.specdec.serving.plugins.module_utils import plans
+
+#: How the hosts of a fleet may stand, in the order of the summary, and the colour of each.
+_GROUPS = {
+    "unchanged": C.COLOR_OK,
+    "switched": C.COLOR_CHANGED,
+    "rolled back": C.COLOR_ERROR,
+    "refused": C.COLOR_ERROR,
+    "not reached": C.COLOR_HIGHLIGHT,
+}
 
 
 class CallbackModule(CallbackBase):
@@ -36,12 +48,24 @@ class CallbackModule(CallbackBase):
         self.plans: dict[str, dict[str, t.Any]] = {}
         self.proofs: dict[tuple[str, str], dict[str, t.Any]] = {}
         self.switches: dict[tuple[str, str], dict[str, t.Any]] = {}
+        self.failures: dict[str, str] = {}
 
     def v2_runner_on_ok(self, result: t.Any) -> None:
         self._keep(result)
 
     def v2_runner_on_failed(self, result: t.Any, ignore_errors: bool = False) -> None:
         self._keep(result)
+        if not ignore_errors:
+            self._keep_failure(result)
+
+    def v2_runner_on_unreachable(self, result: t.Any) -> None:
+        self._keep_failure(result)
+
+    def _keep_failure(self, result: t.Any) -> None:
+        failed = [one for one in result.result.get("results") or [result.result] if one.get("failed") or one.get("unreachable")]
+        text = str((failed or [result.result])[0].get("msg") or "failed")
+        told = [line for line in text.splitlines() if line.startswith("ERROR: ")]
+        self.failures[result.host.get_name()] = told[0][len("ERROR: ") :] if told else text.splitlines()[0]
 
     def _keep(self, result: t.Any) -> None:
         host = result.host.get_name()
@@ -59,6 +83,45 @@ class CallbackModule(CallbackBase):
             for release in plan.get("releases", []):
                 for line in self._lines(host, plan, release):
                     self._display.display(line)
+            for gone in plan.get("gone", []):
+                self._display.display(self._colored("\n%s | %s" % (host, plans.gone_text(gone)), C.COLOR_HIGHLIGHT))
+        for line in self._fleet():
+            self._display.display(line)
+
+    def _fleet(self) -> t.Iterator[str]:
+        """Where each host of several stands, also those that were not reached."""
+        hosts = sorted({*self.plans, *self.failures})
+        if len(hosts) < 2:
+            return
+        groups: dict[str, list[str]] = {}
+        for host in hosts:
+            for group, text in self._stands(host):
+                groups.setdefault(group, []).append(text)
+        yield "\nfleet of %d hosts" % len(hosts)
+        for group, color in _GROUPS.items():
+            for number, text in enumerate(groups.get(group, ())):
+                yield self._colored("  %-12s %s" % (group if number == 0 else "", text), color)
+
+    def _stands(self, host: str) -> t.Iterator[tuple[str, str]]:
+        """Group and text of a host: one per instance, or one alone where it did not come so far."""
+        releases = self.plans.get(host, {}).get("releases", [])
+        if not releases or (host in self.failures and not any((host, one["instance"]) in self.switches for one in releases)):
+            yield ("refused", "%s: %s" % (host, self.failures[host])) if host in self.failures else ("unchanged", host)
+            return
+        for one in releases:
+            name = "%s %s" % (host, one["instance"])
+            switch = self.switches.get((host, one["instance"]))
+            before = one.get("current")
+            if not one["switch_needed"]:
+                yield "unchanged", "%s: release %s" % (name, one["id"])
+            elif switch is None:
+                yield "not reached", "%s: %s" % (name, "release %s still serves" % before if before else "nothing serves yet")
+            elif switch.get("committed"):
+                yield "switched", "%s: release %s" % (name, one["id"])
+            elif switch.get("rolled_back_to"):
+                yield "rolled back", "%s: release %s serves again: %s" % (name, switch["rolled_back_to"], self.failures.get(host, ""))
+            else:
+                yield "refused", "%s: %s" % (name, self.failures.get(host, ""))
 
     def _lines(self, host: str, plan: t.Mapping[str, t.Any], release: t.Mapping[str, t.Any]) -> t.Iterator[str]:
         instance = release["instance"]

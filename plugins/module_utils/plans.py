@@ -167,6 +167,7 @@ class Planner:
             "fetches": list(self.fetches.values()),
             "releases": self.releases,
             "artifacts": self.artifacts,
+            "gone": self._gone(),
             "stages": self._stages(),
         }
 
@@ -218,6 +219,15 @@ class Planner:
             if self.state["tools"].get(name) != tool["digest"]:
                 dest = {"specdec": self.layout.specdec, "uv": self.layout.uv}[name]
                 self.artifacts["tools"].append(artifacts.Artifact(tool["path"], str(dest), tool["digest"], "0755").as_dict())
+
+    def _gone(self) -> list[dict[str, t.Any]]:
+        """Instances that the host has and the inventory has not (any more): told, and left alone."""
+        wanted = {one["name"] for one in self.wanted.instances}
+        return [
+            {"instance": name, "state": one["unit"].get("ActiveState") or "unknown", "port": (one["release"] or {}).get("port")}
+            for name, one in sorted(self.state["instances"].items())
+            if name not in wanted
+        ]
 
     def _stages(self) -> list[str]:
         needed = {
@@ -711,7 +721,14 @@ def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
     for one in plan["releases"]:
         if one["switch_needed"]:
             lines.append("switch %s from %s to release %s" % (one["instance"], one["current"] or "nothing", one["id"]))
-    return [plan["hardware"], *(lines or ["nothing to do"])]
+    return [plan["hardware"], *(lines or ["nothing to do"]), *(gone_text(one) for one in plan["gone"])]
+
+
+def gone_text(gone: t.Mapping[str, t.Any]) -> str:
+    """An instance that is not in the inventory, for a person."""
+    port = " on port %s" % gone["port"] if gone["port"] else ""
+    advice = "left alone; the playbook remove takes it off with specdec_remove_instance=%s" % gone["instance"]
+    return "instance %s is on the host (%s%s) and not in the inventory: %s" % (gone["instance"], gone["state"], port, advice)
 
 
 def package_changes(plan: t.Mapping[str, t.Any]) -> list[str]:

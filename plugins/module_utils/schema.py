@@ -76,7 +76,10 @@ _MODEL = {
 #: The options of one instance.
 INSTANCE: dict[str, Option] = {
     "name": Option(
-        str, required=True, pattern=r"[a-z][a-z0-9-]{0,22}", words="lower-case letters, digits and -, at most 23, first a letter"
+        str,
+        required=True,
+        pattern=r"(?!(?:job|recover)$)[a-z][a-z0-9-]{0,22}",
+        words="lower-case letters, digits and -, at most 23, first a letter; not job or recover, whose units are there already",
     ),
     "engine": Option(
         dict,

@@ -12,7 +12,7 @@ import typing as t
 
 from . import releases, transactions
 from .findings import ERROR, Finding, FindingError
-from .layout import Layout, unit_name
+from .layout import MARKER, Layout, unit_name
 from .runners import Runner
 
 
@@ -21,10 +21,11 @@ def install(root: str, release: releases.Release, secrets: t.Mapping[str, str], 
 
     :param secrets: values by name, for those versions that the host does not hold yet.
 
-    Raises FindingError when a value is missing or a tool of systemd's refuses.
+    Raises FindingError when its environment is not on the host, a value is missing or a tool of systemd's refuses.
     """
     layout = Layout(root)
     facts = release.facts
+    _need_environment(layout, facts)
     transactions.prepare_user(layout, facts, runner)
     changed = False
     for name, secret in facts["secrets"].items():
@@ -49,6 +50,22 @@ def differences(root: str, release: releases.Release) -> dict[str, str]:
         "before": "".join("# %s\n%s" % (name, before[name]) for name in shown if name in before),
         "after": "".join("# %s\n%s" % (name, release.files()[name]) for name in shown),
     }
+
+
+def _need_environment(layout: Layout, facts: t.Mapping[str, t.Any]) -> None:
+    """A stage that is run alone must not leave releases of what was never built."""
+    marker = layout.environment(facts["environment"]) / MARKER
+    if not marker.exists():
+        raise FindingError(
+            Finding(
+                "release.not-built",
+                ERROR,
+                "environment %s of instance %s" % (facts["environment"], facts["instance"]),
+                "is not built on this host yet; nothing was changed",
+                evidence="%s is not there" % marker,
+                fix="run the stage before this one: deploy with --tags build, or without --tags",
+            )
+        )
 
 
 def _secret(layout: Layout, instance: str, name: str, version: str, values: t.Mapping[str, str]) -> bool:

@@ -112,6 +112,11 @@ fetches:
   returned: success
   type: list
   elements: dict
+gone:
+  description: Instances that are on the host and not in the inventory; they are left alone.
+  returned: success
+  type: list
+  elements: dict
 releases:
   description: Releases of the host's instances, each with the jobs that prove it and switch to it.
   returned: success

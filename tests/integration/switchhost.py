@@ -139,34 +139,7 @@ class Host:
 
     def playbook(self, name: str, *arguments: str, **variables: t.Any) -> subprocess.CompletedProcess[str]:
         """Run a playbook of the collection on this host as a user does, over SSH; output together as text."""
-        inventory = self.state / ("%s.yml" % self.name)
-        inventory.write_text(json.dumps({"demo": {"hosts": {self.name: {"ansible_host": self.address}}}}))
-        command = [
-            "ansible-playbook",
-            "specdec.serving." + name,
-            "-i",
-            str(CHECKOUT / "inventories" / "demo"),
-            "-i",
-            str(inventory),
-            "-l",
-            self.name,
-        ]
-        return subprocess.run(
-            [*command, "-e", json.dumps(variables), *arguments],
-            env={
-                **self.environment,
-                "ANSIBLE_COLLECTIONS_PATH": str(CHECKOUT / "collections"),
-                "ANSIBLE_NOCOLOR": "1",
-                "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.state / "cp"),
-            },
-            cwd=CHECKOUT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=180,
-            check=False,
-        )
+        return play([self], "specdec.serving." + name, "-e", json.dumps(variables), *arguments)
 
     def down(self) -> None:
         """Remove it."""
@@ -267,3 +240,31 @@ class Host:
         """Cut the power and start again."""
         self.hosts("kill", self.name)
         self.hosts("start", self.name)
+
+
+def play(
+    hosts: t.Sequence[Host], playbook: str, *arguments: str, own: t.Optional[t.Mapping[str, t.Any]] = None, library: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run a playbook on hosts of one set; ``own`` are variables by host, ``library`` a directory with modules of the test's own."""
+    first = hosts[0]
+    inventory = first.state / "hosts.yml"
+    listed = {host.name: {"ansible_host": host.address, **(own or {}).get(host.name, {})} for host in hosts}
+    inventory.write_text(json.dumps({"demo": {"hosts": listed}}))
+    limit = ",".join(listed)
+    return subprocess.run(
+        ["ansible-playbook", playbook, "-i", str(CHECKOUT / "inventories" / "demo"), "-i", str(inventory), "-l", limit, *arguments],
+        env={
+            **first.environment,
+            "ANSIBLE_COLLECTIONS_PATH": str(CHECKOUT / "collections"),
+            "ANSIBLE_LIBRARY": library,
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_SSH_CONTROL_PATH_DIR": str(first.state / "cp"),
+        },
+        cwd=CHECKOUT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )

@@ -536,3 +536,13 @@ def test_with_a_wheelhouse_nothing_is_left_to_a_network(tmp_path: Path) -> None:
     refused = errors(plan(pins=pins, wheelhouse=str(tmp_path), hub="", model=model))
     assert [(one["id"], one["subject"]) for one in refused] == [("wheelhouse.model", "model org--name/abc")]
     assert errors(plan(pins=pins, wheelhouse=str(tmp_path), model=model)) == []  # from the mirror that specdec_hub names
+
+
+def test_an_instance_that_left_the_inventory_is_told_and_left_alone() -> None:
+    there = {"unit": {"ActiveState": "active"}, "release": {"port": 30001}}
+    pins = Pins()
+    made = plan(state={**BARE, "instances": {"old": there}}, pins=pins)
+    assert made["gone"] == [{"instance": "old", "state": "active", "port": 30001}]
+    assert "instance old is on the host (active on port 30001) and not in the inventory: left alone" in plans.changes(made)[-1]
+    assert "specdec_remove_instance=old" in plans.changes(made)[-1]
+    assert made["releases"][0]["instance"] == "main"
