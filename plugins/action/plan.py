@@ -22,6 +22,9 @@ class ActionModule(ActionBase):
     def run(self, tmp: t.Any = None, task_vars: t.Any = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
         host = task_vars["inventory_hostname"]
+        damaged = controller.stacks()[1]
+        if damaged:
+            return {**result, **controller.refusal("%s: nothing was changed; the table of stacks has to be mended first:" % host, damaged)}
         arguments = self._task.args
         instances, wrong = schema.instances(host, arguments.get("instances"), arguments.get("instance_defaults"))
         wrong += schema.check_names(host, task_vars)
@@ -93,7 +96,7 @@ class ActionModule(ActionBase):
             why=arguments["why"],
             python=pythons.wanted(arguments["python"]),
         )
-        tables = {"stacks": controller.table("stacks"), "engines": controller.table("engines")}
+        tables = {"stacks": controller.stacks()[0], "engines": controller.table("engines")}
         pins, cache = Pins(arguments["pins_dir"]), controller.cache_directory()
         # in check mode the pins stay as they are
         kept = cache / "overlays" if self._task.check_mode else pins.overlays

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from ansible_collections.specdec.serving.plugins.module_utils import networks, wheelhouses
+from ansible_collections.specdec.serving.plugins.module_utils import networks, stackfiles, wheelhouses
 from ansible_collections.specdec.serving.plugins.module_utils.findings import Finding
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed, Runner
 
@@ -26,6 +26,13 @@ DATA = Path(__file__).resolve().parent.parent / "module_utils" / "data"
 def table(name: str) -> dict[str, t.Any]:
     """One of the data tables, by its file name without ending."""
     return yaml.safe_load((DATA / (name + ".yml")).read_text(encoding="utf-8"))
+
+
+@functools.cache
+def stacks() -> tuple[t.Any, list[Finding]]:
+    """The table of stacks, and what is wrong in it (see module_utils/stackfiles.py)."""
+    path = DATA / "stacks.yml"
+    return stackfiles.load(path.read_text(encoding="utf-8"), str(path))
 
 
 def run(
