@@ -19,7 +19,7 @@ import traceback
 import typing as t
 from pathlib import Path
 
-from . import abi, apinames, gates, gpus, libraries, locks, overlays, parity, probes, records, releases, units
+from . import abi, apinames, folding, gates, gpus, libraries, locks, overlays, parity, probes, records, releases, units
 from .findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding, FindingError, errors
 from .layout import MARKER, Layout, unit_name
 from .runners import Progress, Runner
@@ -111,24 +111,31 @@ CHECKS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Subject:
-    """What is proven, as read from the host's disk.
+class Installed:
+    """An environment, as read from the host's disk: ours or one that was made by hand.
 
+    :param root: ``specdec_root``.
     :param overlay: manifests of the applied overlays, in order.
+    :param row: what prove asks of its engine (see probes.dry_run).
+    :param search_path: LD_LIBRARY_PATH of the service.
     """
 
-    layout: Layout
-    release: releases.Release
-    wanted: t.Mapping[str, str]
+    root: Path
     site_packages: Path
-    lock: str
     overlay: t.Sequence[t.Mapping[str, t.Any]]
     distributions: t.Sequence[records.Distribution]
+    row: t.Mapping[str, t.Any]
+    search_path: str
 
     @property
-    def facts(self) -> dict[str, t.Any]:
-        """Content of release.json."""
-        return self.release.facts
+    def venv(self) -> Path:
+        """The virtual environment."""
+        return records.prefix(self.site_packages)
+
+    @property
+    def links(self) -> t.Optional[Path]:
+        """The directory with links to the libraries that the loader would not find; only an environment of ours has one."""
+        return self.venv.parent / "lib" if (self.venv.parent / MARKER).exists() else None
 
     @property
     def installed(self) -> dict[str, str]:
@@ -138,12 +145,7 @@ class Subject:
     @property
     def critical(self) -> set[str]:
         """The distributions that serving depends on."""
-        return {self.facts["dry_run"]["package"], "torch", *self.facts["dry_run"]["kernels"], *parity.FLASHINFER}
-
-    @property
-    def unit(self) -> units.Unit:
-        """The release's unit."""
-        return units.parse(unit_name(self.release.instance), self.release.unit)
+        return {self.row["package"], "torch", *self.row["kernels"], *parity.FLASHINFER}
 
     @property
     def overlaid(self) -> dict[str, t.Optional[str]]:
@@ -152,7 +154,31 @@ class Subject:
 
     def lacks(self, part: str, distributions: t.Iterable[str]) -> bool:
         """Whether the lane has no such part, and none of its distributions is installed."""
-        return part in self.facts["dry_run"]["lacks"] and not any(name in self.installed for name in distributions)
+        return part in self.row["lacks"] and not any(name in self.installed for name in distributions)
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject(Installed):
+    """What is proven: a release and its environment.
+
+    :param wanted: engine and version that were asked for.
+    :param lock: text of the environment's lock.
+    """
+
+    layout: Layout
+    release: releases.Release
+    wanted: t.Mapping[str, str]
+    lock: str
+
+    @property
+    def facts(self) -> dict[str, t.Any]:
+        """Content of release.json."""
+        return self.release.facts
+
+    @property
+    def unit(self) -> units.Unit:
+        """The release's unit."""
+        return units.parse(unit_name(self.release.instance), self.release.unit)
 
 
 def prove(spec: t.Mapping[str, t.Any], runner: Runner, progress: Progress, proc: Path = gates.PROC, shm: Path = SHM) -> dict[str, t.Any]:
@@ -160,8 +186,8 @@ def prove(spec: t.Mapping[str, t.Any], runner: Runner, progress: Progress, proc:
 
     A release without an error is noted as proven beside the instance's releases; one with an error loses the note.
 
-    :param spec: root, instance, release, wanted {engine, version}; and where given ``skip``, ids of checks to leave out, and
-        ``deadline``, seconds for the imports and the dry run.
+    :param spec: root, instance, release, wanted {engine, version}; and where given ``skip``, ids of checks to leave out,
+        ``deadline``, seconds for the imports and the dry run, and ``read_only``, for a look that leaves no note and no cache behind.
     :return: ok, changed, findings (as dictionaries), timings (seconds by group and by stage of the probe), skipped (ids).
     """
     skip = set(spec.get("skip", ()))
@@ -178,7 +204,7 @@ def prove(spec: t.Mapping[str, t.Any], runner: Runner, progress: Progress, proc:
     found.append(Finding("environment.complete", OK, subject.facts["environment"], "built, and its papers can be read"))
 
     def probe() -> list[Finding]:
-        return _probe(subject, runner, progress, spec.get("deadline", probes.DEADLINE), timings)
+        return _probe(subject, runner, progress, spec, timings)
 
     groups: dict[str, t.Callable[[], list[Finding]]] = {
         "lock": lambda: lock_findings(subject),
@@ -219,17 +245,21 @@ def load(spec: t.Mapping[str, t.Any]) -> Subject:
         message = "the environment is not built, or not whole"
         finding = Finding("environment.complete", ERROR, str(environment), message, str(error), "a complete environment", fix=_REBUILD)
         raise FindingError(finding) from error
-    return Subject(layout, release, spec["wanted"], site_packages, lock, overlay, distributions)
+    search_path = release.facts["environment_variables"].get("LD_LIBRARY_PATH", "")
+    row = release.facts["dry_run"]
+    return Subject(layout.root, site_packages, overlay, distributions, row, search_path, layout, release, spec["wanted"], lock)
 
 
 def _result(
     spec: t.Mapping[str, t.Any], found: t.Iterable[Finding], timings: t.Mapping[str, float], skip: t.Collection[str]
 ) -> dict[str, t.Any]:
-    kept = [one for one in found if one.id not in skip]
+    kept = folding.fold(one for one in found if one.id not in skip)
     result = {"findings": [one.as_dict() for one in kept], "timings": dict(timings), "skipped": sorted(skip)}
     ok = not errors(kept)
     note = Layout(spec["root"]).instance(spec["instance"]) / "proven" / ("%s.json" % spec["release"])
-    if ok:
+    if spec.get("read_only"):
+        pass
+    elif ok:
         note.parent.mkdir(exist_ok=True)
         releases.write_durably(note, json.dumps(result))
     else:
@@ -238,16 +268,24 @@ def _result(
 
 
 def _timed(name: str, group: t.Callable[[], list[Finding]], timings: dict[str, float]) -> list[Finding]:
-    """Run one group; what it raises is a finding, for the other groups still have something to say."""
     started = time.monotonic()
     try:
+        return guarded(name, group)
+    finally:
+        timings[name] = round(time.monotonic() - started, 3)
+
+
+def guarded(name: str, group: t.Callable[[], list[Finding]]) -> list[Finding]:
+    """Run one group of checks; what it raises is a finding, for the other groups still have something to say."""
+    try:
         return group()
+    except ImportError as error:
+        fix = "Let the host program come to the host (role uv), or give its Python packaging and pyelftools."
+        return [Finding("prove.completed", COULD_NOT_CHECK, name, "what this group of checks needs is not there", str(error), fix=fix)]
     except Exception as error:
         fix = "Report this with the evidence; until then, the checks of this group can be left out by their ids."
         evidence = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-4:])
         return [Finding("prove.completed", COULD_NOT_CHECK, name, "this group of checks failed itself", evidence=evidence, fix=fix)]
-    finally:
-        timings[name] = round(time.monotonic() - started, 3)
 
 
 # The lock
@@ -312,13 +350,13 @@ def _same_version(one: str, other: str) -> bool:
 # Files and versions
 
 
-def overlay_findings(subject: Subject) -> list[Finding]:
+def overlay_findings(subject: Installed) -> list[Finding]:
     """``overlay.applied``: the overlays' files against their manifests."""
-    none = Finding("overlay.applied", NOT_APPLICABLE, subject.facts["environment"], "the environment has no overlay")
+    none = Finding("overlay.applied", NOT_APPLICABLE, str(subject.venv), "the environment has no overlay")
     return overlays.audit(subject.overlay, subject.site_packages) or [none]
 
 
-def _besides_overlays(subject: Subject) -> records.State:
+def besides_overlays(subject: Installed) -> records.State:
     """The installed files against their RECORDs, without those that an overlay owns: of them the overlay is told."""
     owned = subject.overlaid
     state = records.verify(subject.site_packages, subject.distributions, owned)
@@ -326,20 +364,23 @@ def _besides_overlays(subject: Subject) -> records.State:
     return dataclasses.replace(state, changed=changed, missing=missing, foreign=tuple(path for path in state.foreign if path not in owned))
 
 
-def record_findings(subject: Subject) -> list[Finding]:
+def record_findings(subject: Installed) -> list[Finding]:
     """``record.*``: the installed files against their RECORDs, those of the overlays apart."""
-    return records.findings(_besides_overlays(subject), subject.critical)
+    return records.findings(besides_overlays(subject), subject.critical)
 
 
-def parity_findings(subject: Subject) -> list[Finding]:
+def parity_findings(subject: Installed) -> list[Finding]:
     """``parity.*``."""
-    row = subject.facts["dry_run"]
+    row = subject.row
     return parity.findings(subject.installed, row["kernels"], row["lacks"], parity.torch_label(subject.site_packages))
 
 
-def api_findings(subject: Subject) -> list[Finding]:
-    """``api.missing-name`` for flashinfer and the kernel package."""
-    row = subject.facts["dry_run"]
+def api_findings(subject: Installed, source: t.Optional[Path] = None) -> list[Finding]:
+    """``api.missing-name`` for flashinfer and the kernel package.
+
+    :param source: directory of the engine's package, where it is not among the other packages.
+    """
+    row = subject.row
     providers = {"flashinfer": parity.FLASHINFER, "kernel": tuple(row["kernels"])}
     reference = {name: version for manifest in subject.overlay for name, version in manifest.get("reference_versions", {}).items()}
     found: list[Finding] = []
@@ -347,7 +388,7 @@ def api_findings(subject: Subject) -> list[Finding]:
         if part in providers:
             names = [(name, reference[name]) for name in providers[part] if name in reference]
             found += apinames.check(
-                subject.site_packages / row["package"],
+                source or subject.site_packages / row["package"],
                 subject.site_packages,
                 module,
                 subject.lacks(part, providers[part]),
@@ -357,13 +398,12 @@ def api_findings(subject: Subject) -> list[Finding]:
     return found
 
 
-def elf_findings(subject: Subject, runner: Runner) -> list[Finding]:
+def elf_findings(subject: Installed, runner: Runner) -> list[Finding]:
     """``libraries.*`` and ``abi.*``: compiled code against torch, Python, the machine, and what the loader will find."""
-    site_packages, layout = subject.site_packages, subject.layout
-    environment = layout.environment(subject.facts["environment"])
+    site_packages = subject.site_packages
     critical = {*subject.critical, *parity.TORCH_FAMILY}
     try:
-        interpreter = libraries.dynamic((environment / "venv" / "bin" / "python").resolve())
+        interpreter = libraries.dynamic((subject.venv / "bin" / "python").resolve())
     except OSError:
         interpreter = None
     tag = "cpython-" + "".join(re.findall(r"\d+t?", site_packages.parent.name))
@@ -377,12 +417,16 @@ def elf_findings(subject: Subject, runner: Runner) -> list[Finding]:
             *found,
             Finding("libraries.missing", COULD_NOT_CHECK, "ldconfig", "the loader's cache cannot be read", cache.stderr, fix=fix),
         ]
-    needed = libraries.compute(site_packages, subject.distributions, critical, cache.stdout, layout.root)
+    needed = libraries.compute(site_packages, subject.distributions, critical, cache.stdout, subject.root)
     if any(one.id == "abi.cpu-torch" and one.verdict == ERROR for one in found):
         # that torch lacks its CUDA libraries is told, and why
         missing = {name: users for name, users in needed.missing.items() if name not in abi.CUDA_LIBRARIES}
         needed = dataclasses.replace(needed, missing=missing)
-    reach = libraries.unreachable(needed, environment / "lib", subject.facts["environment_variables"].get("LD_LIBRARY_PATH", ""))
+    reach = (
+        libraries.unreachable(needed, subject.links, subject.search_path)
+        if subject.links
+        else libraries.unregistered(needed, subject.search_path)
+    )
     names = {records.normalized(name) for name in critical}
     depended = {path for dist in subject.distributions if dist.name in names for path in dist.rows}
     return [*found, *(reach or libraries.findings(needed, depended))]
@@ -490,8 +534,9 @@ def room(check: str, path: Path, needed: int, fix: str) -> Finding:
 # The probe
 
 
-def _probe(subject: Subject, runner: Runner, progress: Progress, deadline: float, timings: dict[str, float]) -> list[Finding]:
-    report = probes.run(subject.facts, subject.unit, runner, progress, subject.layout, subject.release.config, deadline)
+def _probe(subject: Subject, runner: Runner, progress: Progress, spec: t.Mapping[str, t.Any], timings: dict[str, float]) -> list[Finding]:
+    deadline, read_only = spec.get("deadline", probes.DEADLINE), bool(spec.get("read_only"))
+    report = probes.run(subject.facts, subject.unit, runner, progress, subject.layout, subject.release.config, deadline, read_only)
     for stage, line in report.stages.items():
         timings["probe.%s" % stage] = line["seconds"]
     return probes.findings(report, subject.facts, subject.layout)

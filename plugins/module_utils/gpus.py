@@ -106,7 +106,7 @@ def _read(facts: dict[str, t.Any], layout: Layout, host: Host) -> None:
     facts["libraries"] = {name: library_version(one["file"]) for name, one in answers.pop("libraries").items()}
     facts["driver"] = module["version"]
     facts["cuda"] = cuda_version(cuda.get("version") or nvml.get("cuda"))
-    information = _information(host)
+    information = told_by_kernel(host)
     if nvml["code"] == 0:
         facts["devices"] = [_from_nvml(one) for one in nvml.pop("devices")]
         facts["source"] = "nvml" if facts["devices"] else "pci"
@@ -291,8 +291,8 @@ def parse_module(text: str) -> t.Optional[dict[str, str]]:
     return {"version": version[1], "flavour": "open" if "Open Kernel Module" in line[1] else "proprietary"}
 
 
-def _information(host: Host) -> dict[str, dict[str, t.Optional[str]]]:
-    """Per PCI address what the kernel module tells of a GPU."""
+def told_by_kernel(host: Host) -> dict[str, dict[str, t.Optional[str]]]:
+    """Per PCI address what the kernel module tells of a GPU; nobody is asked."""
     found = {}
     for directory in (host.files / "proc/driver/nvidia/gpus").glob("*"):
         text = host.text("proc/driver/nvidia/gpus/%s/information" % directory.name) or ""

@@ -317,3 +317,27 @@ def unreachable(libraries: Libraries, directory: Path, search_path: str) -> list
         return []
     found = "LD_LIBRARY_PATH=%s" % search_path
     return [Finding("libraries.missing", ERROR, str(directory), message, found, str(directory), records.listing(absent), fix=fix)]
+
+
+def unregistered(libraries: Libraries, search_path: str) -> list[Finding]:
+    """``libraries.missing`` where an environment of somebody else's holds libraries that its service would not find.
+
+    :param search_path: LD_LIBRARY_PATH of the service.
+    """
+    directories = [Path(one) for one in search_path.split(":") if one]
+    hidden = {name: path for name, path in libraries.links.items() if not any((place / name).exists() for place in directories)}
+    return [
+        Finding(
+            "libraries.missing",
+            ERROR,
+            name,
+            "is in the environment, where the loader does not look",
+            found=path,
+            expected="a directory that ldconfig or LD_LIBRARY_PATH of the service knows",
+            evidence="LD_LIBRARY_PATH=%s" % search_path,
+            cause="no package that needs it names its directory, and torch does not load it before",
+            fix="deploy the engine with this collection, which gives the service exactly these libraries; or register the directory "
+            "(a file in /etc/ld.so.conf.d, then ldconfig)",
+        )
+        for name, path in hidden.items()
+    ]

@@ -17,9 +17,9 @@ import signal
 import typing as t
 from pathlib import Path
 
-from . import failures
+from . import failures, stages
 from .findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding
-from .layout import Layout
+from .layout import RUN, Layout
 from .runners import Completed, Progress, Runner
 from .units import Unit
 
@@ -61,6 +61,19 @@ _FIX_OF_STAGE = {
     "models": "Put the model below the model store, or give files and directories read rights; the sandbox hides /home and /root.",
     "arguments": "Correct the option of the instance that the message names.",
 }
+
+#: The sandbox of an import that nobody prepared anything for.
+_READ_ONLY = (
+    ("ProtectSystem", "strict"),
+    ("ProtectHome", "read-only"),
+    ("PrivateTmp", "yes"),
+    ("PrivateNetwork", "yes"),
+    ("NoNewPrivileges", "yes"),
+    ("CapabilityBoundingSet", ""),
+    ("UMask", "0077"),
+    ("WorkingDirectory", "/"),
+)
+_VARIABLES = {"HOME": "/tmp", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 
 _TAIL = 3000
 _REBUILD = "See the findings on versions and names; change the pins (`specdec_pins`) or the overlay and build again."
@@ -147,7 +160,7 @@ def task(release: t.Mapping[str, t.Any], config: t.Mapping[str, t.Any], deadline
 
 def script(what: t.Mapping[str, t.Any]) -> str:
     """The program for the environment's Python: stages.py and its task. Works from a zipapp, too."""
-    source = pkgutil.get_data(__package__ or "", "stages.py")
+    source = pkgutil.get_data(stages.__name__.rpartition(".")[0], "stages.py")
     if source is None:
         raise FileNotFoundError("stages.py is not beside probes.py")
     return "%s\n\nmain(json.loads(%r))\n" % (source.decode(), json.dumps(what))
@@ -161,19 +174,69 @@ def run(
     layout: Layout,
     config: t.Mapping[str, t.Any],
     deadline: float = DEADLINE,
+    read_only: bool = False,
 ) -> Report:
     """Run the probe of a release in a transient unit with its unit's user, sandbox and environment.
 
     :param layout: where the environment lies.
     :param config: content of the release's config.json.
     :param deadline: seconds for all stages together.
+    :param read_only: what imports write goes into a directory that is removed afterwards, not into the instance's caches.
     """
     python = layout.environment(release["environment"]) / "venv" / "bin" / "python"
-    limits = {"RuntimeMaxSec": "%d" % (deadline + 20), "KillMode": "control-group", "TimeoutStopSec": "5"}
-    argv = ["systemd-run", "--wait", "--pipe", "--collect", "--unit=specdec-probe-%s" % release["instance"], *unit.run_properties()]
-    argv += [word for key, value in limits.items() for word in ("-p", "%s=%s" % (key, value))]
+    name = "specdec-probe-%s" % release["instance"]
+    properties = unit.run_properties()
+    if read_only:
+        properties = _aside(properties, str(layout.instance_state(release["instance"], release["environment"])), name)
     progress("prove", "importing as %s in the unit's sandbox, at most %d s" % (unit.value("User"), deadline))
-    return read(runner([*argv, str(python), "-"], stdin=script(task(release, config, deadline)), timeout=deadline + 60))
+    return _start(python, task(release, config, deadline), name, properties, runner, deadline)
+
+
+def run_imports(
+    python: Path,
+    imports: t.Sequence[t.Sequence[str]],
+    runner: Runner,
+    *,
+    user: str = "",
+    environment: t.Optional[t.Mapping[str, str]] = None,
+    sandbox: bool = True,
+    devices: bool = False,
+    deadline: float = DEADLINE,
+) -> Report:
+    """Run the import chain alone with the Python of any environment; nothing outside of a temporary directory can be written.
+
+    :param imports: [part, module] in order.
+    :param user: who imports; whoever calls, where it is empty.
+    :param environment: variables for the process.
+    :param sandbox: in a transient unit that cannot write, has no network and a /tmp of its own; else as a plain process.
+    :param devices: the GPUs are in sight, so that imports may make a CUDA context on them.
+    """
+    what = {"models": [], "imports": [list(one) for one in imports], "plugins": "", "algorithm": "", "parse": "", "deadline": deadline}
+    variables = {**_VARIABLES, **(environment or {}), "PYTHONDONTWRITEBYTECODE": "1"}
+    if not devices:
+        variables["CUDA_VISIBLE_DEVICES"] = ""
+    if not sandbox:
+        argv = [*(["runuser", "-u", user, "--"] if user else []), str(python), "-"]
+        return read(runner(argv, stdin=script(what), env=variables, timeout=deadline + 60))
+    properties = [word for pair in (*_READ_ONLY, ("PrivateDevices", "no" if devices else "yes")) for word in ("-p", "%s=%s" % pair)]
+    properties += ["-p", "User=%s" % user] if user else []
+    properties += ["--setenv=%s=%s" % pair for pair in sorted(variables.items())]
+    return _start(python, what, "specdec-probe-imports", properties, runner, deadline)
+
+
+def _start(python: Path, what: t.Mapping[str, t.Any], name: str, properties: t.Sequence[str], runner: Runner, deadline: float) -> Report:
+    limits = {"RuntimeMaxSec": "%d" % (deadline + 20), "KillMode": "control-group", "TimeoutStopSec": "5"}
+    argv = ["systemd-run", "--wait", "--pipe", "--collect", "--unit=" + name, *properties]
+    argv += [word for key, value in limits.items() for word in ("-p", "%s=%s" % (key, value))]
+    return read(runner([*argv, str(python), "-"], stdin=script(what), timeout=deadline + 60))
+
+
+def _aside(properties: t.Sequence[str], state: str, name: str) -> list[str]:
+    """The same sandbox, but that what it may write is empty and goes with it."""
+    directory = str(RUN.with_name(name))
+    moved = [one.replace(state, directory) for one in properties if one != "ReadWritePaths=%s" % state]
+    kept = [word for place, word in enumerate(moved) if not (word == "-p" and moved[place + 1 : place + 2] in ([], ["-p"]))]
+    return [*kept, "-p", "RuntimeDirectory=%s" % name, "-p", "RuntimeDirectoryMode=0700", "-p", "Environment=PYTHONDONTWRITEBYTECODE=1"]
 
 
 def read(completed: Completed) -> Report:
@@ -210,14 +273,32 @@ def deepest(links: t.Sequence[t.Mapping[str, t.Any]]) -> t.Mapping[str, t.Any]:
 
 
 def findings(report: Report, release: t.Mapping[str, t.Any], layout: Layout) -> list[Finding]:
-    """The verdict of every stage, and on how the probe ended; a stage that nothing is known of is *could not check*."""
-    lacks = release["dry_run"]["lacks"]
+    """The verdict of every stage of a release's probe; a stage that nothing is known of is *could not check*."""
+    row = release["dry_run"]
+    return [*judge(report, row, [layout.environment(release["environment"])]), *_unknown(report, row)]
+
+
+def imports(report: Report, row: t.Mapping[str, t.Any], homes: t.Sequence[Path], devices: bool) -> list[Finding]:
+    """The same for the import chain alone.
+
+    :param homes: where imports may come from.
+    :param devices: whether the GPUs were in sight; where not, a failure for want of one proves nothing.
+    """
+    found = judge(dataclasses.replace(report, stages={part: line for part, line in report.stages.items() if part != "models"}), row, homes)
+    for part, _module in row["imports"]:
+        if part not in report.stages and part != report.begun:
+            found.append(_not_reached(part))
+    return found if devices else [_without_gpu(one) for one in found]
+
+
+def judge(report: Report, row: t.Mapping[str, t.Any], homes: t.Sequence[Path]) -> list[Finding]:
+    """The verdict of the stages that were reached, one finding per cause, and on how the probe ended."""
     causes: dict[t.Any, list[str]] = {}
     found: list[Finding] = []
     for name, line in report.stages.items():
         if line["ok"]:
-            found.append(_passed(name, line, layout.environment(release["environment"])))
-        elif line.get("absent") and name in lacks:
+            found.append(_passed(name, line, homes))
+        elif line.get("absent") and name in row["lacks"]:
             found.append(Finding(CHECK_OF_STAGE[name], NOT_APPLICABLE, name, "this lane has no %s, and none is installed" % name))
         else:
             root = deepest(line["error"])
@@ -225,8 +306,15 @@ def findings(report: Report, release: t.Mapping[str, t.Any], layout: Layout) -> 
     for names in causes.values():
         stage, *others = sorted(names, key=list(CHECK_OF_STAGE).index)
         found.append(_broken(stage, others, report.stages[stage]["error"]))
-    found += _ended(report)
-    return found + _unknown(report, release)
+    return found + _ended(report)
+
+
+def _without_gpu(finding: Finding) -> Finding:
+    row = failures.known(finding.found) if finding.verdict == ERROR else None
+    if row is None or row.id not in ("no-gpu", "driver-library"):
+        return finding
+    fix = "Try it with the GPUs in sight while nothing serves on them (`devices: true`)."
+    return dataclasses.replace(finding, verdict=COULD_NOT_CHECK, message="the import needs a GPU, and none was in its sight", fix=fix)
 
 
 def explain(text: str) -> tuple[str, str]:
@@ -235,16 +323,16 @@ def explain(text: str) -> tuple[str, str]:
     return (row.cause, row.fix) if row else ("", _REBUILD)
 
 
-def _passed(name: str, line: t.Mapping[str, t.Any], environment: Path) -> Finding:
+def _passed(name: str, line: t.Mapping[str, t.Any], homes: t.Sequence[Path]) -> Finding:
     found = " ".join(word for word in (line.get("version"), line.get("found")) if word)
-    if "file" in line and not line["file"].startswith("%s/" % environment):
+    if "file" in line and not any(line["file"].startswith("%s/" % home) for home in homes):
         return Finding(
             "import.outside",
             ERROR,
             name,
             "the import does not come from the environment",
             line["file"] or "a directory without code (a namespace package)",
-            "a file below %s" % environment,
+            "a file below %s" % " or ".join(str(home) for home in homes),
             "__file__ of the imported module",
             "PYTHONPATH, the working directory or a user's site directory holds another copy.",
             "Remove the copy, or the variable that leads to it, and deploy again.",
@@ -307,20 +395,24 @@ def _ended(report: Report) -> list[Finding]:
     return found
 
 
-def _unknown(report: Report, release: t.Mapping[str, t.Any]) -> list[Finding]:
+def _not_reached(stage: str) -> Finding:
+    fix = "Repair what the other findings on the import name, and check again."
+    return Finding(CHECK_OF_STAGE[stage], COULD_NOT_CHECK, stage, "not reached", fix=fix)
+
+
+def _unknown(report: Report, row: t.Mapping[str, t.Any]) -> list[Finding]:
     """*Could not check* for the stages that were wanted and not reached, *not applicable* for the algorithm of an instance without one."""
-    wanted = ["models", *(part for part, _module in release["dry_run"]["imports"]), "algorithm", "arguments"]
-    if release["dry_run"]["kind"] == "none":
-        why = "how this engine version checks its arguments is not known"
-        fix = "Add a row for the version to `dry_run` in data/engines.yml."
-    else:
-        why, fix = "not reached", "Repair what the other findings on the import name, and check again."
+    wanted = ["models", *(part for part, _module in row["imports"]), "algorithm", "arguments"]
     found = []
     for stage in wanted:
         if stage in report.stages or stage == report.begun:
             continue
         if stage == "algorithm" and "arguments" in report.stages:
             found.append(Finding(CHECK_OF_STAGE[stage], NOT_APPLICABLE, stage, "the arguments name no speculative algorithm"))
-        else:
+        elif row["kind"] == "none" and stage in ("algorithm", "arguments"):
+            why = "how this engine version checks its arguments is not known"
+            fix = "Add a row for the version to `dry_run` in data/engines.yml."
             found.append(Finding(CHECK_OF_STAGE[stage], COULD_NOT_CHECK, stage, why, fix=fix))
+        else:
+            found.append(_not_reached(stage))
     return found

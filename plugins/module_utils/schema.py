@@ -41,6 +41,9 @@ VARIABLES: dict[str, str] = {
     "specdec_remove_confirm": "Whether playbooks/remove.yml may remove what it has shown.",
     "specdec_rollback_instance": "The instance that playbooks/rollback.yml rolls back.",
     "specdec_rollback_release": "The release that playbooks/rollback.yml goes back to.",
+    "specdec_verify_against": "A host, or `hosts` for the first of the play, whose environment an audit compares with.",
+    "specdec_verify_imports": "Whether an audit imports the engine of environments that were made by hand.",
+    "specdec_verify_report": "Directory on the controller for what an audit found.",
     "specdec_why": "The reason that the history keeps for this deploy.",
 }
 

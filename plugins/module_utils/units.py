@@ -272,6 +272,11 @@ def seconds(value: t.Optional[str]) -> t.Optional[float]:
     return sum(float(number) * scale.get(suffix, 1.0) for number, suffix in parts) if parts else None
 
 
+def secret(name: str) -> bool:
+    """Whether a variable or option of this name holds a secret."""
+    return bool(_SECRET_NAME.search(name))
+
+
 def _secrets(unit: Unit) -> Finding:
     words = " ".join(unit.values("ExecStart")).split()
     options = [word.partition("=")[0] for word in words if word.startswith("-")]
@@ -393,10 +398,15 @@ def _path(unit: Unit) -> Finding:
 
 
 def _bypass(unit: Unit) -> Finding:
-    set_ = [name for name in _BYPASSES if unit.environment().get(name, "0") not in ("0", "")]
+    return bypass(unit.name, unit.environment())
+
+
+def bypass(name: str, environment: t.Mapping[str, str]) -> Finding:
+    """``unit.bypass`` over the variables that a unit of this name gets."""
+    set_ = [variable for variable in _BYPASSES if environment.get(variable, "0") not in ("0", "")]
     return _verdict(
         "bypass",
-        unit,
+        Unit(name, ()),
         ", ".join(set_),
         "a version check of the engine is switched off" if set_ else "the engine's own version checks are on",
         "no variable that switches a version check off",

@@ -144,7 +144,7 @@ class World:
         """As an installer does: files, metadata, RECORD; and a line in the lock."""
         self.lock[name] = version
         info = "%s-%s.dist-info" % (name.replace("-", "_"), version)
-        content = {**files, info + "/METADATA": "Metadata-Version: 2.1\nName: %s\nVersion: %s\n" % (name, version)}
+        content = {info + "/METADATA": "Metadata-Version: 2.1\nName: %s\nVersion: %s\n" % (name, version), **files}
         rows = [info + "/RECORD,,"]
         for path, text in content.items():
             self.write(path, textwrap.dedent(text) if isinstance(text, str) else text)

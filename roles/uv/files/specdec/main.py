@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import collections
 import getpass
 import json
 import os
@@ -15,7 +16,17 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.specdec.serving.plugins.module_utils import diagnosis, jobs, previews, releases, rollbacks, transactions
-from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, Finding, FindingError, from_dict, worst
+from ansible_collections.specdec.serving.plugins.module_utils.findings import (
+    COULD_NOT_CHECK,
+    ERROR,
+    NOT_APPLICABLE,
+    OK,
+    VERDICTS,
+    Finding,
+    FindingError,
+    from_dict,
+    worst,
+)
 from ansible_collections.specdec.serving.plugins.module_utils.layout import MARKER, SCHEMA, Layout, unit_name
 
 from .runner import run
@@ -24,7 +35,7 @@ _HISTORY_LINES = 5
 
 
 def main(argv: t.Optional[t.Sequence[str]] = None) -> int:
-    """Run a command; its exit status: 0 done, 1 an error was found, 2 not understood."""
+    """Run a command; its exit status: 0 done, 1 an error was found, 2 not understood, 3 (of verify) something could not be checked."""
     options = _parser().parse_args(argv)
     try:
         return options.function(options)
@@ -53,7 +64,15 @@ def _parser() -> argparse.ArgumentParser:
     status = command("status", _status, "what each instance runs, since when, and how to go back")
     status.add_argument("instance", nargs="?")
     verify = command("verify", _verify, "prove an instance's environment and release again, without touching it")
+    verify.epilog = (
+        "Nothing is changed: no file of the instance is written and no cache is filled; what the imports write goes into a directory that "
+        "is removed. Exit status: 0 all is good, warnings included; 1 there is an error; 2 the command was not understood; 3 there is no "
+        "error, but something could not be checked."
+    )
     verify.add_argument("instance", nargs="?")
+    verify.add_argument("--all", action="store_true", help="show what is good, too, with its evidence")
+    verify.add_argument("--json", action="store_true", help="print everything as JSON")
+    verify.add_argument("--skip", action="append", default=[], metavar="ID", help="leave out a check by its id; may be repeated")
     verify.add_argument("--diff", action="store_true", help="show what was edited of the overlays' files")
     diagnose = command("diagnose", _diagnose, "why an instance crashed, from its journal since the last start")
     diagnose.add_argument("instance", nargs="?")
@@ -212,24 +231,49 @@ def _verify(options: argparse.Namespace) -> int:
     from ansible_collections.specdec.serving.plugins.module_utils import checks, differences
 
     layout = Layout(options.root)
-    found: list[Finding] = []
+    seen: dict[str, dict[str, t.Any]] = {}
     edits: list[str] = []
     for name in _instances(options):
         now = releases.current(layout, name)
         if now is None:
-            print("%s: nothing has served here" % name)
+            found = [_never_served(name)]
+            seen[name] = {"release": None, "findings": [one.as_dict() for one in found]}
             continue
         facts = releases.load(layout, name, now).facts
         wanted = {"engine": facts["engine"]["name"], "version": facts["engine"]["version"]}
         spec = {**_spec(options, "prove", "verify"), "instance": name, "release": now, "wanted": wanted}
-        found += [from_dict(finding) for finding in checks.prove(spec, run, _print_progress)["findings"]]
+        result = checks.prove({**spec, "read_only": True, "skip": options.skip}, run, _print_progress)
+        seen[name] = {"release": now, "environment": facts["environment"], "engine": facts["engine"], "findings": result["findings"]}
         if options.diff and (layout.environment(facts["environment"]) / MARKER).exists():
             edits += differences.edits(layout, facts["environment"])
-    for finding in found:
-        print(finding.text())
-    for line in edits:
-        print(line)
-    return 1 if worst(found) == ERROR else 0
+    found = [from_dict(finding) for one in seen.values() for finding in one["findings"]]
+    verdict = worst(found)
+    if options.json:
+        print(json.dumps({"schema": SCHEMA, "verdict": verdict, "instances": seen, "edits": edits}, indent=1))
+    else:
+        print(verify_text(seen, options.all))
+        for line in edits:
+            print(line)
+    if verdict == ERROR:
+        return 1
+    return 3 if COULD_NOT_CHECK in {one.verdict for one in found} or not found else 0
+
+
+def _never_served(name: str) -> Finding:
+    return Finding("instance.unknown", COULD_NOT_CHECK, "instance " + name, "nothing has served here yet", fix="deploy the instance")
+
+
+def verify_text(seen: t.Mapping[str, t.Mapping[str, t.Any]], everything: bool) -> str:
+    """What each instance's checks found: the worst first, and how many there were of each verdict."""
+    lines = []
+    for name, one in seen.items():
+        found = sorted((from_dict(finding) for finding in one["findings"]), key=lambda it: -VERDICTS.index(it.verdict))
+        counts = collections.Counter(it.verdict for it in found)
+        lines.append(
+            "%s, release %s: %s" % (name, one["release"], ", ".join("%d %s" % (counts[it], it) for it in VERDICTS[::-1] if counts[it]))
+        )
+        lines += [it.text() for it in found if everything or it.verdict not in (OK, NOT_APPLICABLE)]
+    return "\n".join(lines) or "no instance on this host"
 
 
 def _print_progress(stage: str, message: str, **_data: t.Any) -> None:
