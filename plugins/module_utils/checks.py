@@ -118,6 +118,7 @@ class Installed:
     :param overlay: manifests of the applied overlays, in order.
     :param row: what prove asks of its engine (see probes.dry_run).
     :param search_path: LD_LIBRARY_PATH of the service.
+    :param gpus: whether it serves on GPUs.
     """
 
     root: Path
@@ -126,6 +127,7 @@ class Installed:
     distributions: t.Sequence[records.Distribution]
     row: t.Mapping[str, t.Any]
     search_path: str
+    gpus: bool
 
     @property
     def venv(self) -> Path:
@@ -246,8 +248,9 @@ def load(spec: t.Mapping[str, t.Any]) -> Subject:
         finding = Finding("environment.complete", ERROR, str(environment), message, str(error), "a complete environment", fix=_REBUILD)
         raise FindingError(finding) from error
     search_path = release.facts["environment_variables"].get("LD_LIBRARY_PATH", "")
-    row = release.facts["dry_run"]
-    return Subject(layout.root, site_packages, overlay, distributions, row, search_path, layout, release, spec["wanted"], lock)
+    row, uses_gpus = release.facts["dry_run"], bool(release.facts["gpus"])
+    installed = (layout.root, site_packages, overlay, distributions, row, search_path, uses_gpus)
+    return Subject(*installed, layout, release, spec["wanted"], lock)
 
 
 def _result(
@@ -432,15 +435,15 @@ def elf_findings(subject: Installed, runner: Runner) -> list[Finding]:
     return [*found, *(reach or libraries.findings(needed, depended))]
 
 
-def gpu_code_findings(subject: Subject, compiled: abi.Compiled, cache: str, runner: Runner) -> list[Finding]:
+def gpu_code_findings(subject: Installed, compiled: abi.Compiled, cache: str, runner: Runner) -> list[Finding]:
     """``abi.gpu-architecture`` and ``abi.driver-symbol``: compiled code against the host's GPUs and driver.
 
     :param cache: what ``ldconfig -p`` prints.
     """
     ids = ("abi.gpu-architecture", "abi.driver-symbol")
-    if not subject.facts["gpus"]:
-        return [Finding(one, NOT_APPLICABLE, "GPUs", "this lane uses none", evidence=subject.facts["environment"]) for one in ids]
-    gpu = gpus.gather(str(subject.layout.root), runner)
+    if not subject.gpus:
+        return [Finding(one, NOT_APPLICABLE, "GPUs", "this lane uses none", evidence=str(subject.venv)) for one in ids]
+    gpu = gpus.gather(str(subject.root), runner)
     named = {device["compute_capability"] for device in gpu["devices"] if device["compute_capability"]}
     capabilities = [(int(major), int(minor)) for major, _dot, minor in (one.partition(".") for one in named)]
     machine = compiled.modules[0].dynamic.machine if compiled.modules else ""

@@ -90,7 +90,8 @@ def open_environment(venv: Path, engines: t.Mapping[str, t.Any], runner: Runner,
         row = {"kind": "none", "package": "", "kernels": [], "lacks": lacks, "imports": _present(versions)}
     services = _services(venv, runner, directory)
     search_path = next((one.environment["LD_LIBRARY_PATH"] for one in services if one.environment.get("LD_LIBRARY_PATH")), "")
-    installed = checks.Installed(Path(root), site_packages, _overlays(venv), distributions, row, search_path)
+    uses_gpus = label != "cpu" and Path("/proc/driver/nvidia/version").exists()
+    installed = checks.Installed(Path(root), site_packages, _overlays(venv), distributions, row, search_path, uses_gpus)
     return Environment(venv, installed, python, engine, _editable(site_packages, distributions), services)
 
 

@@ -132,7 +132,7 @@ def versions(**packages: str) -> t.Callable[[ByHand], None]:
 
 def kernel(hand: ByHand, source: str, *needed: str) -> None:
     build = hand.world.layout.root / "build"
-    torch = {"torch/lib/libc10.so": compiled.build(build / "libc10.so", compiled.NEW, "libcudart.so.12", "libc.so.6")}
+    torch = {"torch/lib/libc10.so": compiled.build(build / "libc10.so", compiled.NEW, "libc.so.6")}
     hand.world.install("torch", "2.9.1", {**DISTRIBUTIONS["torch"][1], **torch})
     library = compiled.build(build / "ops.abi3.so", source, *needed)
     hand.world.install("sgl-kernel", "0.3.21", {"sgl_kernel/__init__.py": "", "sgl_kernel/ops.abi3.so": library})
