@@ -67,7 +67,12 @@ class ActionModule(ActionBase):
             self._display.warning("%s: what the overlay adds to %s is not known: %s" % (target, package, error.finding.text()))
         if not check_mode:
             bundles.write_bundle(pins.bundle(bundle.digest), bundle)
-            pins.keep_reference(reference, package, bundle.digest, {"captured_from": answer["venv"], "versions": answer["versions"]})
+            pins.keep_reference(
+                reference,
+                package,
+                bundle.digest,
+                {"captured_from": answer["venv"], "versions": answer["versions"], "packages": answer["packages"]},
+            )
         for line in references.summary(bundle.manifest, answer["ignored"]):
             self._display.display("%s | capture| %s" % (target, line))
         return {**answer, "manifest": dict(bundle.manifest), "changed": bundle.digest != before, "diff": shown}

@@ -23,6 +23,7 @@ class ActionModule(ActionBase):
         host = task_vars["inventory_hostname"]
         inputs = arguments["inputs"]
         name = locks.file_name(inputs)
+        where = ": ".join(one for one in (host, arguments.get("variable")) if one)
         pins = Pins(arguments["pins_dir"])
         if self._task.check_mode:
             wanted = arguments.get("replace") or pins.lock(name) is None
@@ -39,10 +40,10 @@ class ActionModule(ActionBase):
                 lock = locks.lock(inputs, runner, hosttools.find_uv(), directories)
                 refused = findings.errors(locks.check(lock, inputs))
                 if refused:
-                    return {**result, **controller.refusal("%s: %s is refused; nothing was changed:" % (host, name), refused)}
+                    return {**result, **controller.refusal("%s: %s is refused; nothing was changed:" % (where, name), refused)}
                 path = pins.keep_lock(name, lock.text())
         except FindingError as error:
-            return {**result, **controller.refusal("%s: %s could not be locked; nothing was changed:" % (host, name), [error.finding])}
+            return {**result, **controller.refusal("%s: %s could not be locked; nothing was changed:" % (where, name), [error.finding])}
         self._display.display("%s | lock   | %d packages, id %s" % (host, len(lock.packages), lock.id))
         return {**result, "changed": before != lock.text(), "id": lock.id, "path": str(path), "diff": _diff(before, lock)}
 

@@ -28,7 +28,7 @@ class ActionModule(ActionBase):
         arguments = self._task.args
         instances, wrong = schema.instances(host, arguments.get("instances"), arguments.get("instance_defaults"))
         wrong += schema.check_names(host, task_vars)
-        wrong += schema.check_settings(host, arguments) or [
+        wrong += schema.check_settings(host, arguments, task_vars["groups"]["all"]) or [
             *networks.check(host, arguments["network"]),
             *pythons.check(host, arguments["python"]),
         ]
@@ -95,6 +95,7 @@ class ActionModule(ActionBase):
             who=controller.who(),
             why=arguments["why"],
             python=pythons.wanted(arguments["python"]),
+            cache=controller.cache_directory(),
         )
         tables = {"stacks": controller.stacks()[0], "engines": controller.table("engines")}
         pins, cache = Pins(arguments["pins_dir"]), controller.cache_directory()

@@ -33,6 +33,7 @@ KINDS: t.Mapping[str, tuple[str, str]] = {
     "build": ("environments", "build"),
     "python": ("pythons", "install"),
     "fetch": ("models", "fetch"),
+    "wheel": ("wheelbuilds", "build"),
     "prove": ("checks", "prove"),
     "switch": ("transactions", "switch"),
     "rollback": ("transactions", "rollback"),
@@ -60,7 +61,7 @@ class NotStarted(Exception):
 
 def describe(spec: t.Mapping[str, t.Any], token: str) -> str:
     """The job in one line, as the lock shows it."""
-    subject = spec.get("instance") or spec.get("repo") or (spec.get("environment") or {}).get("id") or "host"
+    subject = spec.get("instance") or spec.get("repo") or spec.get("package") or (spec.get("environment") or {}).get("id") or "host"
     return "specdec: %s of %s for %s [%s]" % (spec["kind"], subject, spec.get("who", "nobody named"), token)
 
 

@@ -19,6 +19,7 @@ from . import (
     artifacts,
     environments,
     gpufindings,
+    lockfrom,
     locks,
     overlays,
     packagelists,
@@ -31,6 +32,7 @@ from . import (
     transactions,
     units,
     wheelhouses,
+    wheelsources,
 )
 from . import models as hub
 from .findings import ERROR, OK, Finding, FindingError, errors, from_dict
@@ -84,6 +86,10 @@ class Pins(t.Protocol):
 
     def bundle(self, digest: str) -> t.Any: ...
 
+    def wheel(self, key: str) -> t.Optional[dict[str, t.Any]]: ...
+
+    def wheel_file(self, record: t.Mapping[str, t.Any]) -> Path: ...
+
     def verify(self, digest: str) -> None: ...
 
 
@@ -94,11 +100,11 @@ class Wanted:
     :param host: inventory name; :param address: where clients reach it.
     :param instances: merged and checked (see schema.instances).
     :param tools: digests and sources of ``specdec`` and ``uv``, see plugin_utils/hosttools.py.
-    :param wheel_directories: local directories with wheels on the controller.
+    :param wheel_directories: local directories with wheels on the controller; :param cache: where it keeps what it fetched.
     :param wheelhouse: directory on the controller that all wheels come from; empty: the host asks the index.
     :param hub: address of the hub that models come from; empty: its client's own.
     :param python: which Python environments are built with.
-    :param pins_update: kinds of pins (overlay, lock) that are made anew although the pins hold them.
+    :param pins_update: kinds of pins (overlay, wheel, lock) that are made anew although the pins hold them.
     """
 
     host: str
@@ -106,7 +112,7 @@ class Wanted:
     root: str
     pins_dir: str
     instances: t.Sequence[t.Mapping[str, t.Any]]
-    pins: t.Mapping[str, str]
+    pins: t.Mapping[str, t.Any]
     extra_packages: t.Sequence[str]
     wheel_directories: t.Sequence[Path]
     wheelhouse: str
@@ -118,6 +124,7 @@ class Wanted:
     who: str
     why: str
     python: pythons.Wanted
+    cache: Path = Path()
 
 
 class Planner:
@@ -131,6 +138,7 @@ class Planner:
         self.layers = layers
         self.layout = Layout(wanted.root)
         self.python = pythons.choose(wanted.python, state, wanted.host)
+        self.directories = list(wanted.wheel_directories)
         self.findings: list[Finding] = []
         self.gpus_used: set[str] = set()
         self.missing: list[dict[str, t.Any]] = []
@@ -250,7 +258,7 @@ class Planner:
         models = self._models(instance)
         if stack is None or models is None:
             return
-        lock = self._lock(stack)
+        lock = self._lock(stack, "specdec_instances[%s].engine" % instance["name"])
         if self.python.job:
             return
         layered = self._layered(instance, captured, stack, lock) if lock is not None and captured is not None else None
@@ -283,25 +291,68 @@ class Planner:
         self.findings += [refused] if refused else []
 
     def _stack(self, instance: t.Mapping[str, t.Any], base: str) -> t.Optional[stacks.Stack]:
-        if self.python.findings:
+        reference = self._reference(instance)
+        if reference is None or self.python.findings:
             return None
-        gpus = gpufindings.used(self.state["gpus"], instance.get("gpus") or "all")
-        stack, found = stacks.resolve(
-            self.tables["stacks"],
-            {**self.state, "gpus": gpus, "pythons": self.python.interpreters},
-            instance["engine"],
-            self.wanted.pins,
-            self.wanted.extra_packages,
-            self.wanted.python.minor,
-            host=self.wanted.host,
-            variable="specdec_instances[%s].engine" % instance["name"],
-            base=base,
-        )
+        versions, sources = wheelsources.split(self.wanted.pins)
+        provisional = {name: wheelsources.provisional(source) for name, source in sources.items()}
+        stack, found = self._resolved(instance, base, reference, {**provisional, **versions})
+        if stack and sources:
+            needed = wheelsources.needed(sources, stack, self.tables["stacks"])
+            given = self._given(needed, stack)
+            own = {name: one.version for name, one in (given or {}).items()}
+            stack, found = (None, []) if given is None else self._resolved(instance, base, reference, {**versions, **own})
+            stack = wheelsources.applied(stack, needed, given) if stack and given is not None else None
         self.findings += found
         if stack is None or "cuda" not in stack.lacks:
             wanted = instance.get("gpus") or "all"
             self.gpus_used |= {str(one) for one in wanted} if isinstance(wanted, list) else {wanted} - {"none"}
         return stack
+
+    def _given(self, sources: t.Mapping[str, t.Mapping[str, t.Any]], stack: stacks.Stack) -> t.Optional[dict[str, wheelsources.Given]]:
+        """The wheels that pins name; None while one is to be made, or where one is refused."""
+        glibc, update = self.state["os"]["glibc"], "wheel" in self.wanted.pins_update
+        given, missing, refused = wheelsources.find(sources, stack, self.pins, self.wanted.host, glibc, self.wanted.cache, update)
+        self.findings += refused
+        for one in missing:
+            self._miss({**self._job("wheel"), **one})
+        self.directories += [one.place.parent for one in given.values() if one.place.parent not in self.directories]
+        return None if missing or refused else given
+
+    def _resolved(
+        self, instance: t.Mapping[str, t.Any], base: str, reference: t.Mapping[str, str], pins: t.Mapping[str, str]
+    ) -> tuple[t.Optional[stacks.Stack], list[Finding]]:
+        """:param base: version of the engine that an overlay was made over; :param reference: versions of the one that lock_from names."""
+        engine, table = instance["engine"], self.tables["stacks"]
+        gpus = gpufindings.used(self.state["gpus"], instance.get("gpus") or "all")
+        return stacks.resolve(
+            table,
+            {**self.state, "gpus": gpus, "pythons": self.python.interpreters},
+            {**engine, "version": engine.get("version") or lockfrom.version(table, reference, engine["name"])},
+            pins,
+            self.wanted.extra_packages,
+            self.wanted.python.minor,
+            host=self.wanted.host,
+            variable="specdec_instances[%s].engine" % instance["name"],
+            base=base,
+            reference=lockfrom.versions(table, reference, engine["name"]),
+        )
+
+    def _reference(self, instance: t.Mapping[str, t.Any]) -> t.Optional[t.Mapping[str, str]]:
+        """Versions by package of the reference that lock_from names, empty without one; None where they are not known (yet)."""
+        engine = instance["engine"]
+        name = engine.get("lock_from")
+        if not name:
+            return {}
+        captured = self.pins.reference(name)
+        if not captured and any(pin["kind"] == "overlay" and pin["reference"] == name for pin in self.missing):
+            return None  # it is about to be captured
+        subject = "%s: specdec_instances[%s].engine.%%s" % (self.wanted.host, instance["name"])
+        refusal = lockfrom.refusal(self.tables["stacks"], name, captured, engine, lambda option: subject % option)
+        if refusal:
+            self.findings.append(refusal)
+            return None
+        return t.cast("dict[str, str]", captured["packages"])
 
     def _package(self, instance: t.Mapping[str, t.Any], overlay: t.Mapping[str, t.Any]) -> str:
         return overlay.get("package") or self.tables["engines"][instance["engine"]["name"]]["package"]
@@ -400,7 +451,7 @@ class Planner:
             rows = self.layers.record(*self._base(locked, stack)) if locked else {}
             raise FindingError(t.cast("Finding", overlays.version_finding(manifest, version, rows)))
 
-    def _lock(self, stack: stacks.Stack) -> t.Optional[locks.Lock]:
+    def _lock(self, stack: stacks.Stack, variable: str) -> t.Optional[locks.Lock]:
         inputs = locks.inputs(stack, self.wanted.exclude_newer)
         name = locks.file_name(inputs)
         text = self.pins.lock(name)
@@ -410,7 +461,8 @@ class Planner:
                     "kind": "lock",
                     "name": name,
                     "inputs": inputs,
-                    "wheel_directories": [str(one) for one in self.wanted.wheel_directories],
+                    "variable": variable,
+                    "wheel_directories": [str(one) for one in self.directories],
                     "replace": text is not None,
                 }
             )
@@ -425,7 +477,8 @@ class Planner:
 
     def _miss(self, pin: dict[str, t.Any]) -> None:
         pin["pins_dir"] = self.wanted.pins_dir
-        if pin not in self.missing:
+        # instances of one stack share a lock
+        if all(_but_variable(pin) != _but_variable(one) for one in self.missing):
             self.missing.append(pin)
 
     def _environment(self, instance: str, stack: stacks.Stack, lock: locks.Lock, layered: t.Sequence[Overlay]) -> dict[str, t.Any]:
@@ -484,7 +537,7 @@ class Planner:
 
     def _send_wheels(self, lock: locks.Lock) -> None:
         """The lock's local wheels that the host lacks."""
-        places, absent = locks.locate(lock, self.wanted.wheel_directories)
+        places, absent = locks.locate(lock, self.directories)
         self.findings += absent
         for wheel in lock.wheels:
             if wheel["sha256"] in places and wheel["sha256"] not in self.state["wheels"]:
@@ -695,6 +748,10 @@ class Planner:
         body = '{"model": "%s", "prompt": "Hello", "max_tokens": 16}' % facts["gate"]["served_model"]
         address = self.wanted.address if not units.loopback(facts["host"]) else "127.0.0.1"
         return "curl http://%s:%d/v1/completions%s -H 'Content-Type: application/json' -d '%s'" % (address, facts["port"], key, body)
+
+
+def _but_variable(pin: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    return {key: value for key, value in pin.items() if key != "variable"}
 
 
 def _recorded(history: t.Sequence[t.Mapping[str, t.Any]], release: str) -> t.Optional[t.Mapping[str, t.Any]]:

@@ -86,7 +86,7 @@ def capture(venv: str, package: str, archive: t.Optional[str], root: str, binari
     :param venv: the environment; found by itself when empty.
     :param root: directory that holds what was deployed to this host, if anything was.
     :param binaries: paths of compiled libraries that are captured nevertheless.
-    :returns: digest, manifest, ignored, venv, versions (of the critical packages), machine.
+    :returns: digest, manifest, ignored, venv, versions (of the critical packages), packages (version of every one), machine.
 
     Raises FindingError when there is nothing to capture from.
     """
@@ -117,6 +117,7 @@ def capture(venv: str, package: str, archive: t.Optional[str], root: str, binari
         "ignored": [dict(one) for one in captured.ignored],
         "venv": str(place),
         "versions": manifest["reference_versions"],
+        "packages": {dist.name: dist.version for dist in records.distributions(packages)},
         "machine": platform.machine(),
     }
 

@@ -90,6 +90,7 @@ INSTANCE: dict[str, Option] = {
             "name": Option(str, required=True, choices=("sglang", "vllm")),
             "version": Option(str),
             "lane": Option(str),
+            "lock_from": Option(str),
         },
         required=True,
     ),
@@ -240,7 +241,7 @@ SETTINGS: dict[str, Option] = {
     "wheel_directories": Option(list, elements=Option(str)),
     "wheelhouse": Option(str),
     "exclude_newer": Option(str),
-    "pins_update": Option(list, elements=Option(str, choices=("overlay", "lock"))),
+    "pins_update": Option(list, elements=Option(str, choices=("overlay", "wheel", "lock"))),
     "hub": Option(
         dict,
         {
@@ -273,12 +274,78 @@ def check_mapping(host: str, variable: str, value: t.Mapping[str, t.Any], option
     return checker.findings
 
 
-def check_settings(host: str, settings: t.Mapping[str, t.Any]) -> list[Finding]:
-    """Findings for the settings of a host that are of another type than they must be."""
+#: Where a file may come from: no credentials in the address, and nothing that anybody on the way may change unseen.
+_ADDRESS = r"https://[^\s/@]+/\S*|http://(127\.\d+\.\d+\.\d+|localhost|\[::1\])(:\d+)?/\S*|file:///\S+"
+_ADDRESS_WORDS = "an https address without credentials (or one of this machine alone)"
+
+#: What a pin may say besides its version.
+PIN: dict[str, Option] = {
+    "version": Option(str, pattern=r"\S+", words="a version"),
+    "index": Option(str, pattern=_ADDRESS, words=_ADDRESS_WORDS),
+    "url": Option(str, pattern=_ADDRESS, words=_ADDRESS_WORDS),
+    "sha256": Option(str, pattern=r"[0-9a-f]{64}", words="a sha256 of 64 hexadecimal digits"),
+    "git": Option(
+        str,
+        pattern=r"https://[^\s/@]+/\S+|ssh://\S+|\w[\w.-]*@[\w.-]+:\S+|file:///\S+",
+        words="the address of a repository, without a password",
+    ),
+    "commit": Option(str, pattern=r"[0-9a-f]{40}", words="a commit of 40 hexadecimal digits"),
+    "build_host": Option(str),
+    "subdirectory": Option(str, pattern=r"(?!.*\.\.)\w[\w./-]*", words="a path inside the repository"),
+    "environment": Option(dict),
+}
+
+#: What says where a pin comes from → what goes with it, and what may.
+_PIN_SOURCES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "index": (("version",), ()),
+    "url": (("sha256",), ()),
+    "git": (("commit", "build_host"), ("subdirectory", "environment")),
+}
+
+
+def check_settings(host: str, settings: t.Mapping[str, t.Any], hosts: t.Optional[t.Collection[str]] = None) -> list[Finding]:
+    """Findings for the settings of a host that are of another type than they must be.
+
+    :param hosts: names of the inventory, where they are known.
+    """
     checker = _Checker(host)
     for name, option in SETTINGS.items():
         checker.value("specdec_" + name, settings.get(name), option)
+    if not checker.findings:
+        for name, pin in (settings.get("pins") or {}).items():
+            _check_pin(checker, "specdec_pins.%s" % name, pin, hosts)
     return checker.findings
+
+
+def _check_pin(checker: _Checker, where: str, pin: t.Any, hosts: t.Optional[t.Collection[str]]) -> None:
+    if not isinstance(pin, t.Mapping):
+        if isinstance(pin, float):
+            expected = 'text, such as "1.10": a number loses its last zero'
+            checker.refuse("type", where, "is not text", repr(pin), expected, "put the version in quotes")
+        else:
+            checker.value(where, pin, Option((str, int, dict)))
+        return
+    before = len(checker.findings)
+    checker.mapping(where, pin, PIN)
+    ways = [way for way in _PIN_SOURCES if pin.get(way)]
+    if len(ways) != 1:
+        found = ", ".join(ways) or "none of them"
+        fix = "set exactly one of %s; for the default index write the version alone" % ", ".join(_PIN_SOURCES)
+        checker.refuse("value", where, "needs one source", found, "one of %s" % ", ".join(_PIN_SOURCES), fix)
+    if len(checker.findings) > before:
+        return
+    required, allowed = _PIN_SOURCES[ways[0]]
+    for name in required:
+        if not pin.get(name):
+            checker.refuse(
+                "missing", "%s.%s" % (where, name), "is not set", "nothing", PIN[name].words or "a name", "set %s.%s" % (where, name)
+            )
+    for name in set(pin) - {*ways, *required, *allowed}:
+        fix = "take %s.%s out" % (where, name)
+        checker.refuse("value", "%s.%s" % (where, name), "does not go with %s" % ways[0], name, ", ".join((*required, *allowed)), fix)
+    if hosts is not None and pin.get("build_host") and pin["build_host"] not in hosts:
+        near = _nearest(str(pin["build_host"]), hosts)
+        checker.refuse("value", where + ".build_host", "is no host of the inventory", pin["build_host"], "a host of the inventory", near)
 
 
 def merge(defaults: t.Mapping[str, t.Any], own: t.Mapping[str, t.Any]) -> dict[str, t.Any]:

@@ -26,6 +26,7 @@ class Wanted:
     """What the user wrote, and where: ``host`` and ``variable`` only name it in findings.
 
     :param base: the version of the engine that an overlay was made over, where that decides.
+    :param reference: versions by package taken over from a reference, where no pin says otherwise.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Wanted:
     host: str
     variable: str
     base: str = ""
+    reference: t.Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def subject(self, option: str = "") -> str:
         """What a finding is about: ``ct200: engine.version``."""
@@ -107,7 +109,8 @@ class Candidate:
     @property
     def torch(self) -> str:
         """torch's version as it is pinned, else the release's own on this lane."""
-        return self.wanted.pins.get("torch") or self.row.get("torch_for", {}).get(self.lane, self.row["torch"])
+        asked = self.wanted.pins.get("torch") or self.wanted.reference.get("torch")
+        return asked or self.row.get("torch_for", {}).get(self.lane, self.row["torch"])
 
     @property
     def flashinfer(self) -> t.Optional[str]:
@@ -115,7 +118,8 @@ class Candidate:
         if "flashinfer" in self.lacks:
             return None
         pins = self.wanted.pins
-        return pins.get("flashinfer") or pins.get("flashinfer-python") or self.row["flashinfer"]
+        asked = pins.get("flashinfer") or pins.get("flashinfer-python") or self.wanted.reference.get("flashinfer-python")
+        return asked or self.row["flashinfer"]
 
 
 Rule = t.Callable[[Candidate], list[Finding]]

@@ -88,6 +88,7 @@ def resolve(
     host: str = "",
     variable: str = "engine",
     base: str = "",
+    reference: t.Optional[t.Mapping[str, str]] = None,
 ) -> tuple[t.Optional[Stack], list[Finding]]:
     """The stack for a host, or None and the findings that say why there is none.
 
@@ -99,6 +100,7 @@ def resolve(
     :param packages: requirement lines for what is wanted besides the engine.
     :param python: take this minor version instead of the best one of the host.
     :param base: the version of the engine that an overlay was made over; without a version it is taken.
+    :param reference: public versions by package that replace the stack's, where no pin says otherwise (see lockfrom.py).
 
     Warnings come with a stack. Nothing is raised for bad input.
     """
@@ -112,6 +114,7 @@ def resolve(
         host,
         variable,
         "" if engine.get("version") else base,
+        dict(reference or {}),
     )
     found = _unknown(tables, wanted) or _unreadable(wanted)
     if found:
@@ -290,18 +293,28 @@ def _compose(choice: _Choice) -> Stack:
     package = own.get("package", wanted.name)
     torch_builds = {version: builds[one.machine] for version, builds in tables["torch"].items() if one.machine in builds}
     asked = wanted.asked
+    in_parts = {part for parts in tables["parts"].values() for part in parts}
     pins = {name: version for name, version in wanted.pins.items() if name not in tables["parts"]}
+    # what is shipped under a label of the lane, or in parts, gets its version below
+    taken = {name: version for name, version in wanted.reference.items() if name not in {*in_parts, *rows["kernels"], "torch"}}
+    pins = {**taken, **pins}
 
     if torch_builds.get(one.torch, one.cuda) != one.cuda:
         pins["torch"] = "%s+%s" % (one.torch, one.cuda)
+    elif "torch" in wanted.reference and one.torch != row["torch"]:
+        pins.setdefault("torch", one.torch)
     kernel = None
     if "kernel" in row and "kernel" not in one.lacks:
         name = row["kernel_name"]
+        version = wanted.reference.get(name, row["kernel"])
         if one.cuda != row["native"]:
-            pins.setdefault(name, "%s+%s" % (row["kernel"], one.cuda))
-        kernel = (name, pins.get(name, row["kernel"]))
+            pins.setdefault(name, "%s+%s" % (version, one.cuda))
+        elif version != row["kernel"]:
+            pins.setdefault(name, version)
+        kernel = (name, pins.get(name, version))
     parts = tuple(tables["parts"]["flashinfer"])
-    if one.flashinfer and ("flashinfer" in wanted.pins or asked & set(parts)):
+    moved = one.flashinfer != row["flashinfer"] and not {"flashinfer", "flashinfer-python"} & set(wanted.pins)
+    if one.flashinfer and (moved or "flashinfer" in wanted.pins or asked & set(parts)):
         pins = {**dict.fromkeys(parts, one.flashinfer), **pins}
 
     extras, builds = row.get("extras", {}), stackrules.builds(one)

@@ -22,6 +22,10 @@ options:
     description: What is resolved, as the plan names it.
     type: dict
     required: true
+  variable:
+    description: The variable that the stack comes from, for messages.
+    type: str
+    default: ""
   wheel_directories:
     description: Directories on the controller that hold wheels.
     type: list

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, specdec.serving contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The pins directory: locks, overlay bundles, and which bundle came from which reference.
+"""The pins directory: locks, overlay bundles, which bundle came from which reference, and wheels that were built from a commit.
 
 Files appear by a rename and are never changed unless told to; several hosts of a play may add to it
 at the same time.
@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import typing as t
 from pathlib import Path
 
@@ -73,6 +74,25 @@ class Pins:
     def verify(self, digest: str) -> None:
         """Read a whole bundle, as it is sent to hosts; raises FindingError (see bundles.read_bundle)."""
         bundles.read_bundle(self.bundle(digest))
+
+    def wheel(self, key: str) -> t.Optional[dict[str, t.Any]]:
+        """What is known of a built wheel (name, version, filename, sha256, glibc, source), None where none was built."""
+        text = self._read(self.directory / "wheels" / (key + ".json"))
+        return json.loads(text) if text else None
+
+    def wheel_file(self, record: t.Mapping[str, t.Any]) -> Path:
+        """Where a built wheel lies or would lie."""
+        return self.directory / "wheels" / record["sha256"] / record["filename"]
+
+    def keep_wheel(self, key: str, record: t.Mapping[str, t.Any], file: Path) -> Path:
+        """Keep a built wheel: the file first, so that no record is without one."""
+        place = self.wheel_file(record)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        new = place.with_name(place.name + ".new")
+        shutil.copyfile(file, new)
+        os.rename(new, place)
+        self._write(self.directory / "wheels" / (key + ".json"), json.dumps(record, indent=1, sort_keys=True) + "\n")
+        return place
 
     @contextlib.contextmanager
     def exclusive(self) -> t.Iterator[None]:

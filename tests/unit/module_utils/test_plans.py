@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import types
 import typing as t
 from pathlib import Path
 
 import pytest
 import yaml
 
-from ansible_collections.specdec.serving.plugins.module_utils import findings, locks, plans, pythons, wheelhouses
+from ansible_collections.specdec.serving.plugins.module_utils import findings, locks, plans, pythons, wheelhouses, wheelsources
 from ansible_collections.specdec.serving.plugins.module_utils.findings import Finding, FindingError
 
 DATA = Path(plans.__file__).parent / "data"
@@ -55,6 +56,8 @@ class Pins:
 
     def __init__(self, overlay: bool = False, base: str = "0.5.23") -> None:
         self.locks: dict[str, str] = {}
+        self.packages: dict[str, str] = {}
+        self.wheels: dict[str, dict[str, t.Any]] = {}
         self.overlay = overlay
         self.damaged = False
         self.base = {"name": "sglang", "version": base}
@@ -63,7 +66,14 @@ class Pins:
         return self.locks.get(name)
 
     def reference(self, host: str) -> dict[str, t.Any]:
-        return {"overlays": {"sglang": DIGEST}} if self.overlay else {}
+        packages = {"packages": self.packages} if self.packages else {}
+        return {"overlays": {"sglang": DIGEST}, **packages} if self.overlay else packages
+
+    def wheel(self, key: str) -> t.Optional[dict[str, t.Any]]:
+        return self.wheels.get(key)
+
+    def wheel_file(self, record: t.Mapping[str, t.Any]) -> Path:
+        return Path(__file__).with_name("proving.py")
 
     def manifest(self, digest: str) -> t.Optional[dict[str, t.Any]]:
         files = [{"path": "sglang/spec.py", "base": "b" * 64, "result": "c" * 64}]
@@ -112,8 +122,10 @@ def plan(
     python: t.Any = "",
     wheelhouse: str = "",
     hub: str = "https://hub.example",
+    named: t.Optional[dict[str, t.Any]] = None,
     **instance: t.Any,
 ) -> dict[str, t.Any]:
+    """:param named: specdec_pins."""
     pins = pins or Pins()
     wanted = plans.Wanted(
         host="ct200",
@@ -121,7 +133,7 @@ def plan(
         root="/opt/specdec",
         pins_dir="/pins",
         instances=[{**INSTANCE, **instance}],
-        pins={},
+        pins=named or {},
         extra_packages=[],
         wheel_directories=[],
         wheelhouse=wheelhouse,
@@ -536,6 +548,76 @@ def test_with_a_wheelhouse_nothing_is_left_to_a_network(tmp_path: Path) -> None:
     refused = errors(plan(pins=pins, wheelhouse=str(tmp_path), hub="", model=model))
     assert [(one["id"], one["subject"]) for one in refused] == [("wheelhouse.model", "model org--name/abc")]
     assert errors(plan(pins=pins, wheelhouse=str(tmp_path), model=model)) == []  # from the mirror that specdec_hub names
+
+
+GIT = {"git": "https://git.example/x.git", "commit": "1" * 40, "build_host": "ct201"}
+
+
+def test_a_wheel_that_a_pin_names_is_made_before_the_lock() -> None:
+    made = plan(named={"tiny-kernel": GIT})
+    [pin] = made["missing_pins"]
+    assert (pin["kind"], pin["package"], pin["python"], pin["root"], pin["replace"]) == (
+        "wheel",
+        "tiny-kernel",
+        "3.11",
+        "/opt/specdec",
+        False,
+    )
+    assert "pins lack the wheel of tiny-kernel: https://git.example/x.git at 111111111111, built on ct201" in plans.changes(made)
+    assert made["environments"] == []
+
+
+def test_a_built_wheel_is_a_local_wheel_of_the_lock() -> None:
+    pins = Pins()
+    key = wheelsources.build_key(GIT, "3.11", "x86_64")
+    pins.wheels[key] = {
+        "filename": "tiny_kernel-1.0-cp311-cp311-linux_x86_64.whl",
+        "sha256": "c" * 64,
+        "glibc": "2.36",
+        "built_on": "ct201",
+    }
+    [lock] = plan(pins=pins, lock=False, named={"tiny-kernel": GIT})["missing_pins"]
+    assert (lock["kind"], lock["variable"]) == ("lock", "specdec_instances[main].engine")
+    assert "tiny-kernel==1.0" in lock["inputs"]["overrides"]
+    assert lock["inputs"]["sources"] == {"tiny-kernel": {"filename": "tiny_kernel-1.0-cp311-cp311-linux_x86_64.whl", "sha256": "c" * 64}}
+    assert lock["wheel_directories"] == [str(Path(__file__).parent)]
+
+
+def test_an_index_of_its_own_is_for_its_package_alone() -> None:
+    [lock] = plan(lock=False, named={"some": {"version": "1.2", "index": "https://wheels.example/simple"}})["missing_pins"]
+    assert "some==1.2" in lock["inputs"]["overrides"]
+    named = {"name": "specdec_pins.some", "url": "https://wheels.example/simple", "packages": ["some"]}
+    assert named in lock["inputs"]["indexes"]
+
+
+def test_versions_of_a_reference() -> None:
+    pins = Pins()
+    pins.packages = {"sglang": "0.5.12", "torch": "2.11.0+cpu", "transformers": "5.6.0"}
+    engine = {"name": "sglang", "lane": "cpu", "lock_from": "ct129"}
+    [lock] = plan(pins=pins, lock=False, engine=engine)["missing_pins"]
+    assert lock["inputs"]["version"] == "0.5.12"
+    assert "transformers==5.6.0" in lock["inputs"]["overrides"]
+    refused = plan(pins=pins, lock=False, engine={**engine, "version": "0.5.23"})
+    assert [one["id"] for one in refused["findings"] if one["verdict"] == "error"] == ["lock.from"]
+    assert refused["findings"][0]["subject"] == "ct200: specdec_instances[main].engine.version"
+
+
+def test_a_reference_that_is_about_to_be_captured_is_waited_for() -> None:
+    engine = {"name": "sglang", "lane": "cpu", "lock_from": "ct129"}
+    waiting = plan(lock=False, engine=engine, overlays=[{"reference": "ct129"}])
+    assert [one["kind"] for one in waiting["missing_pins"]] == ["overlay"]
+    assert [one for one in waiting["findings"] if one["verdict"] == "error"] == []
+    unknown = plan(lock=False, engine=engine)
+    assert [one["message"] for one in unknown["findings"] if one["verdict"] == "error"] == ["nothing is known of this reference"]
+
+
+def test_instances_of_one_stack_share_a_lock() -> None:
+    wanted = {"kind": "lock", "name": "x", "inputs": {}}
+    planner = plans.Planner.__new__(plans.Planner)
+    planner.missing, planner.wanted = [], types.SimpleNamespace(pins_dir="/pins")
+    for variable in ("specdec_instances[one].engine", "specdec_instances[two].engine"):
+        planner._miss({**wanted, "variable": variable})
+    assert len(planner.missing) == 1
 
 
 def test_an_instance_that_left_the_inventory_is_told_and_left_alone() -> None:
