@@ -11,10 +11,10 @@ import tempfile
 import typing as t
 from pathlib import Path
 
-from ansible.errors import AnsibleConnectionFailure
+from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.specdec.serving.plugins.module_utils import additions, bundles, differences, findings, locks, references
+from ansible_collections.specdec.serving.plugins.module_utils import additions, bundles, captures, differences, findings, locks, references
 from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, Finding, FindingError
 from ansible_collections.specdec.serving.plugins.plugin_utils import basewheels, controller
 from ansible_collections.specdec.serving.plugins.plugin_utils.pins import Pins
@@ -37,8 +37,9 @@ class ActionModule(ActionBase):
                 if known and not arguments.get("replace"):
                     return {**result, "changed": False, "digest": known, "manifest": pins.manifest(known), "ignored": []}
                 return {**result, **self._capture(pins, target, headline, arguments, task_vars)}
-        except AnsibleConnectionFailure as error:
-            return {**result, **controller.refusal(headline, [_unreachable(target, reference, pins, str(error))])}
+        except AnsibleError as error:
+            known = pins.reference(reference).get("overlays", {}).get(package)
+            return {**result, **controller.refusal(headline, [_unreachable(target, reference, pins, known, str(error))])}
         except FindingError as error:
             return {**result, **controller.refusal(headline, [error.finding])}
 
@@ -49,52 +50,63 @@ class ActionModule(ActionBase):
         before = pins.reference(reference).get("overlays", {}).get(package)
         archive = self._connection._shell.join_path(self._make_tmp_path(), "overlay.tar")
         arguments["archive"] = archive
-        answer = self._execute_module(module_name="specdec.serving.capture", module_args=arguments, task_vars=task_vars)
-        if answer.get("failed"):
-            finding = answer.get("finding")
-            return controller.refusal(headline, [findings.from_dict(finding)]) if finding else answer
+        fetched: t.Optional[Path] = None
+        answer = self._ask(arguments, task_vars)
+        if "wanted" in answer:
+            wanted = answer["wanted"]
+            fetched = self._fetch(wanted, wanted["python"], answer["machine"], arguments)
+            files = {path: row.digest for path, row in basewheels.package(fetched, wanted["name"]).rows.items() if row.digest}
+            answer = self._ask({**arguments, "base": {"version": wanted["version"], "files": files}}, task_vars)
         with tempfile.TemporaryDirectory(prefix="specdec-capture-") as scratch:
             local = os.path.join(scratch, "overlay.tar")
             self._connection.fetch_file(archive, local)
             self._remove_tmp_path(self._connection._shell.tmpdir)
             bundle = bundles.unpack(Path(local).read_bytes())
         shown: list[dict[str, str]] = []
+        manifest = bundle.manifest
         try:
-            base = self._base(bundle, arguments, answer["machine"])
+            fetched = fetched or self._fetch(manifest["base"], manifest["python"], answer["machine"], arguments)
+            base = basewheels.reader(fetched)
             bundle = additions.described(bundle, base)
+            bundle = captures.with_modes(bundle, answer["executable"], basewheels.package(fetched, manifest["base"]["name"]), fetched)
             shown = differences.captured(bundle, base) if diff else []
         except FindingError as error:
             self._display.warning("%s: what the overlay adds to %s is not known: %s" % (target, package, error.finding.text()))
         if not check_mode:
             bundles.write_bundle(pins.bundle(bundle.digest), bundle)
-            pins.keep_reference(
-                reference,
-                package,
-                bundle.digest,
-                {"captured_from": answer["venv"], "versions": answer["versions"], "packages": answer["packages"]},
-            )
-        for line in references.summary(bundle.manifest, answer["ignored"]):
+            facts = {"captured_from": answer["venv"], "versions": answer["versions"], "packages": answer["packages"]}
+            if answer["source"]:
+                facts["sources"] = {**pins.reference(reference).get("sources", {}), package: answer["source"]}
+            pins.keep_reference(reference, package, bundle.digest, facts)
+        for line in references.summary(bundle.manifest, answer["ignored"], answer["source"], answer["uncommitted"]):
             self._display.display("%s | capture| %s" % (target, line))
-        return {**answer, "manifest": dict(bundle.manifest), "changed": bundle.digest != before, "diff": shown}
+        changed = bundle.digest != before
+        return {**answer, "digest": bundle.digest, "manifest": dict(bundle.manifest), "changed": changed, "diff": shown}
 
-    def _base(self, bundle: bundles.Bundle, arguments: t.Mapping[str, t.Any], machine: str) -> bundles.Base:
+    def _ask(self, arguments: t.Mapping[str, t.Any], task_vars: t.Any) -> dict[str, t.Any]:
+        """The module's answer; raises FindingError where it refuses, AnsibleError where it came to no end."""
+        answer = self._execute_module(module_name="specdec.serving.capture", module_args=dict(arguments), task_vars=task_vars)
+        if answer.get("finding"):
+            raise FindingError(findings.from_dict(answer["finding"]))
+        if answer.get("failed"):
+            raise AnsibleError("%s\n%s" % (answer.get("msg", ""), answer.get("module_stderr", "")))
+        return answer
+
+    def _fetch(self, base: t.Mapping[str, str], python: str, machine: str, arguments: t.Mapping[str, t.Any]) -> Path:
         """The wheel that the bundle lies over; the reference itself has it no longer."""
-        manifest = bundle.manifest
         places = locks.wheel_directories(arguments.get("wheel_directories") or [], controller.environment())
         runner = controller.networked(self._network)
-        fetched = basewheels.fetch(
-            controller.cache_directory(), runner, manifest["base"], manifest["python"], machine, wheel_directories=places
-        )
-        return basewheels.reader(fetched)
+        return basewheels.fetch(controller.cache_directory(), runner, base, python, machine, wheel_directories=places)
 
 
-def _unreachable(target: str, reference: str, pins: Pins, reason: str) -> Finding:
+def _unreachable(target: str, reference: str, pins: Pins, known: t.Optional[str], reason: str) -> Finding:
+    kept = "the pins keep overlay %s of it" % known if known else "the pins hold no overlay of it"
     return Finding(
         "capture.unreachable",
         ERROR,
         "specdec_instances of %s: overlays[].reference %s" % (target, reference),
-        "the reference cannot be reached, and the pins hold no overlay of it",
+        "the reference cannot be reached, and %s" % kept,
         found=reason,
-        expected="a reference that answers, or its bundle in %s" % pins.directory,
+        expected="a reference that answers until the end, or its bundle in %s" % pins.directory,
         fix="start %s or mend its ansible_host; or copy a pins directory that holds its overlay; or take it out of overlays" % reference,
     )

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import stat
 import typing as t
 from pathlib import Path
 
-from . import additions, bundles, records
+from . import additions, bundles, records, sources
 from .bundles import Bundle
 from .findings import ERROR, Finding, FindingError
 
@@ -32,10 +31,22 @@ class Captured:
     """What :func:`capture` found.
 
     :param ignored: what differs and was not captured, each {path, package, reason}.
+    :param executable: scripts with the wheel's bytes that may be executed; whether the wheel's may is not known here.
+    :param uncommitted: of an overlay over a source's release, what no commit holds.
     """
 
     bundle: Bundle
     ignored: tuple[t.Mapping[str, str], ...]
+    executable: tuple[str, ...] = ()
+    uncommitted: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """What a distribution that was not installed from a wheel is compared with: the wheel of its release, of which nothing is installed."""
+
+    base: records.Distribution
+    source: sources.Source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +60,9 @@ def capture(
     package: str,
     binaries: t.Collection[str] = (),
     critical: t.Iterable[str] = (),
+    release: t.Optional[Release] = None,
 ) -> Captured:
-    """Take what differs between an installed distribution and its RECORD.
+    """Take what differs between an installed distribution and its RECORD, or between its source and the wheel of its release.
 
     Changed files, files no RECORD knows in the distribution's own top-level packages, and deleted files
     are taken. Bytecode, caches, backups and leftovers of version control are not, nor are compiled
@@ -60,13 +72,19 @@ def capture(
     :param package: name of the distribution.
     :param binaries: paths of compiled libraries and of large files to take nevertheless.
     :param critical: distributions whose versions the manifest notes.
+    :param release: for what is not installed from a wheel (see sources.find).
 
     Raises FindingError when the distribution is not there or not installed from a wheel, or when its files keep changing or cannot be read.
     """
     site_packages = Path(site_packages)
     dists = records.distributions(site_packages)
-    dist = _captured_distribution(site_packages, dists, package)
-    entries, files, ignored, unreadable = _stable(site_packages, dist, dists, frozenset(binaries))
+    installed = _captured_distribution(site_packages, dists, package, release)
+    others = [one for one in dists if one is not installed]
+    dist, place = (release.base, release.source.place) if release else (installed, site_packages)
+    beside = others if place == site_packages else []
+    entries, files, ignored, unreadable = _stable(place, dist, [dist, *beside], frozenset(binaries))
+    entries = [entry for entry in entries if not (release and _as_released(entry, files, release, ignored))]
+    files = {entry["path"]: files[entry["path"]] for entry in entries if entry["path"] in files}
     if unreadable:
         message = "%d file(s) of it cannot be read, so what was changed cannot be told" % len(unreadable)
         fix = "make them readable for root (see the evidence), or install the package anew, then capture again"
@@ -79,10 +97,66 @@ def capture(
         "needs": {},
         "reference_versions": {name: found.version for name in critical for found in [records.find(dists, name)] if found},
     }
-    ignored += _mode_only(site_packages, dist, {entry["path"] for entry in entries})
-    ignored += _edits_elsewhere(site_packages, dists, dist)
+    taken = {entry["path"] for entry in entries}
+    ignored += _mode_only(place, dist, taken)
+    ignored += _edits_elsewhere(site_packages, others, dist)
     ignored = [{**one, "path": records.printable(one["path"])} for one in ignored]
-    return Captured(bundles.seal(manifest, files), tuple(sorted(ignored, key=lambda one: (one["package"], one["path"]))))
+    return Captured(
+        bundles.seal(manifest, files),
+        tuple(sorted(ignored, key=lambda one: (one["package"], one["path"]))),
+        tuple(path for path in sorted(_own(dist)) if path not in taken and _is_script(place / path)),
+        tuple(entry["path"] for entry in entries if release and not _committed(entry, files, release, installed)),
+    )
+
+
+def _is_script(path: Path) -> bool:
+    """Whether a file may be executed and says by what."""
+    try:
+        if not path.stat().st_mode & 0o111:
+            return False
+        with path.open("rb") as stream:
+            return stream.read(2) == b"#!"
+    except OSError:
+        return False
+
+
+def with_modes(bundle: Bundle, executable: t.Collection[str], package: records.Distribution, directory: Path) -> Bundle:
+    """The bundle with the scripts whose bytes are the wheel's and of which only the executable bit was changed.
+
+    :param executable: what :class:`Captured` says.
+    :param directory: where the unmodified ``package`` lies, with its own modes.
+    """
+    allowed = set(executable)
+    taken = {entry["path"] for entry in bundle.manifest["files"]}
+    entries, files = list(bundle.manifest["files"]), dict(bundle.files)
+    for path, row in _own(package).items():
+        source = directory / path
+        if path in taken or _is_script(source) == (path in allowed):
+            continue
+        files[path] = source.read_bytes()
+        entries.append(bundles.entry(path, "change", row.digest, files[path], path in allowed))
+    if len(files) == len(bundle.files):
+        return bundle
+    manifest = {key: value for key, value in bundle.manifest.items() if key not in ("schema", "digest", "binaries")}
+    return bundles.seal({**manifest, "files": sorted(entries, key=lambda entry: entry["path"])}, files)
+
+
+def _as_released(entry: t.Mapping[str, t.Any], files: t.Mapping[str, bytes], release: Release, ignored: list[dict[str, str]]) -> bool:
+    """Whether a file is as the release's tag has it: then the wheel left it out, or made it while it was built."""
+    path = entry["path"]
+    same = bool(release.source.released) and release.source.released.get(path) == sources.content_id(files.get(path))
+    if same:
+        ignored.append({"path": path, "package": release.base.name, "reason": "as in the release's source, which is not as its wheel"})
+    return same
+
+
+def _committed(entry: t.Mapping[str, t.Any], files: t.Mapping[str, bytes], release: Release, installed: records.Distribution) -> bool:
+    """Whether the commit that is installed has a file as it is now."""
+    path = entry["path"]
+    if release.source.kind == sources.EDITABLE:
+        return release.source.committed.get(path) == sources.content_id(files.get(path))
+    row = installed.rows.get(path)
+    return (row.digest if row else None) == entry["result"]
 
 
 def _stable(
@@ -112,26 +186,23 @@ def python_version(site_packages: Path) -> str:
     return match[1] if match else ""
 
 
-def _captured_distribution(site_packages: Path, dists: t.Sequence[records.Distribution], package: str) -> records.Distribution:
+def _captured_distribution(
+    site_packages: Path, dists: t.Sequence[records.Distribution], package: str, release: t.Optional[Release]
+) -> records.Distribution:
     dist = records.find(dists, package)
     if dist is None:
         fix = "name the virtual environment that has it, or the distribution's real name"
         raise FindingError(
             Finding("overlay.absent", ERROR, package, "is not installed on the reference", evidence=str(site_packages), fix=fix)
         )
-    origin = ""
-    with contextlib.suppress(OSError, ValueError):
-        direct = json.loads((site_packages / dist.directory / "direct_url.json").read_text(encoding="utf-8"))
-        if direct.get("dir_info", {}).get("editable"):
-            origin = direct["url"]
-    if origin or not dist.packages():
+    if not release and not dist.packages():
         raise FindingError(
             Finding(
                 "overlay.editable",
                 ERROR,
                 package,
                 "is not installed from a wheel, so there is nothing to compare its files with",
-                found="an editable install of %s" % origin if origin else "no RECORD, or one without packages",
+                found="no RECORD, or one without packages",
                 evidence=str(site_packages / dist.directory),
                 fix="install the wheel of the same version on the reference and lay the changed files over it",
             )
@@ -232,13 +303,13 @@ def _mode_only(site_packages: Path, dist: records.Distribution, taken: t.Collect
     return [{"path": path, "package": dist.name, "reason": "mode only"} for path, mode in modes.items() if mode not in usual]
 
 
-def _edits_elsewhere(site_packages: Path, dists: t.Iterable[records.Distribution], captured: records.Distribution) -> list[dict[str, str]]:
+def _edits_elsewhere(site_packages: Path, others: t.Iterable[records.Distribution], captured: records.Distribution) -> list[dict[str, str]]:
     """Hand edits in other distributions: other sizes, and other bytes in files up to a size a person edits."""
     wanted: dict[str, tuple[str, str]] = {}
     owners: dict[str, records.Distribution] = {}
     found = []
-    for dist in dists:
-        for path, row in dist.rows.items() if dist is not captured else ():
+    for dist in others:
+        for path, row in dist.rows.items():
             if not row.digest or path.startswith("../") or os.path.isabs(path) or path.endswith(records.BYTECODE) or path in captured.rows:
                 continue
             try:

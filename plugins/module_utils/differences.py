@@ -31,7 +31,7 @@ def captured(bundle: Bundle, base: Base) -> list[dict[str, str]]:
     for entry in bundle.manifest["files"]:
         path = entry["path"]
         before, after = text(base(path)), text(bundle.files.get(path))
-        if before is not None and after is not None:
+        if before is not None and after is not None and before != after:
             shown.append({"before_header": "%s (wheel)" % path, "after_header": "%s (overlay)" % path, "before": before, "after": after})
     return shown
 

@@ -198,7 +198,7 @@ def apply(
     for finding in check(bundle, site_packages, dists, syntax):
         raise FindingError(finding)
     now = _current(site_packages, bundle.manifest["files"])
-    due = [entry for entry in bundle.manifest["files"] if now[entry["path"]] != entry["result"]]
+    due = [entry for entry in bundle.manifest["files"] if _difference(entry, now[entry["path"]], site_packages / entry["path"])]
     remove_bytecode(site_packages / entry["path"] for entry in due)
     for entry in due:
         target = site_packages / entry["path"]
@@ -281,11 +281,9 @@ def _audit(manifest: t.Mapping[str, t.Any], entries: t.Sequence[t.Mapping[str, t
     now = _current(site_packages, entries)
     wrong = []
     for entry in entries:
-        target = site_packages / entry["path"]
-        if now[entry["path"]] != entry["result"] or (entry["result"] is None and os.path.lexists(target)):
-            wrong.append("%s: %s" % (entry["path"], "other bytes" if now[entry["path"]] else "missing"))
-        elif entry["result"] and stat.S_IMODE(target.stat().st_mode) != int(entry["mode"], 8):
-            wrong.append("%s: mode %04o instead of %s" % (entry["path"], stat.S_IMODE(target.stat().st_mode), entry["mode"]))
+        difference = _difference(entry, now[entry["path"]], site_packages / entry["path"])
+        if difference:
+            wrong.append("%s: %s" % (entry["path"], difference))
     subject = "overlay %s on %s %s" % (manifest["digest"], manifest["base"]["name"], manifest["base"]["version"])
     if not wrong:
         return Finding("overlay.applied", OK, subject, "all %d files are as the overlay left them" % len(entries))
@@ -297,6 +295,15 @@ def _audit(manifest: t.Mapping[str, t.Any], entries: t.Sequence[t.Mapping[str, t
         evidence=records.listing(wrong),
         fix="build the environment anew; nothing inside it is repaired in place",
     )
+
+
+def _difference(entry: t.Mapping[str, t.Any], now: t.Optional[str], target: Path) -> str:
+    """In which way a file with this hash now (None: none that can be read) is not as an overlay leaves it; empty where it is."""
+    # where a file was taken away, others may lie in a directory of its name
+    if now != entry["result"] or (now is None and (target.is_symlink() or (target.exists() and not target.is_dir()))):
+        return "other bytes" if now else "missing"
+    mode = stat.S_IMODE(target.stat().st_mode) if entry["result"] else None
+    return "" if mode in (None, int(entry["mode"], 8)) else "mode %04o instead of %s" % (mode, entry["mode"])
 
 
 def layering(manifests: t.Sequence[t.Mapping[str, t.Any]]) -> list[dict[str, t.Any]]:

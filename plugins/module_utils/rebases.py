@@ -128,10 +128,10 @@ def _one(
     now: t.Optional[bytes],
     merge: t.Callable[[bytes, bytes, bytes], tuple[int, bytes]],
 ) -> tuple[File, t.Optional[bytes]]:
-    if now == mine:
-        return File(path, SAME), None
     if now == old:
         return File(path, UNCHANGED), mine
+    if now == mine:
+        return File(path, SAME), None
     if now is None:
         return File(path, GONE), None
     if mine is None:

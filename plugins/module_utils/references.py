@@ -11,9 +11,10 @@ import re
 import typing as t
 from pathlib import Path
 
-from . import bundles, captures, records
+from . import bundles, captures, records, sources
 from .findings import ERROR, Finding, FindingError
 from .layout import MARKER, UNITS, Layout
+from .runners import Runner
 
 #: Versions that the manifest notes, for a target is compared with them.
 CRITICAL = (
@@ -26,6 +27,9 @@ CRITICAL = (
     "sglang-kernel",
     "transformers",
 )
+
+#: Paths that are listed for one reason.
+_SHOWN = 20
 
 
 def site_packages(venv: Path) -> t.Optional[Path]:
@@ -80,19 +84,32 @@ def find(package: str, root: Path, units: Path = Path(UNITS)) -> Path:
     )
 
 
-def capture(venv: str, package: str, archive: t.Optional[str], root: str, binaries: t.Collection[str] = ()) -> dict[str, t.Any]:
+def capture(
+    venv: str,
+    package: str,
+    archive: t.Optional[str],
+    root: str,
+    runner: Runner,
+    binaries: t.Collection[str] = (),
+    base: t.Optional[t.Mapping[str, t.Any]] = None,
+) -> dict[str, t.Any]:
     """Capture the overlay of a package and write it to ``archive``.
 
     :param venv: the environment; found by itself when empty.
     :param root: directory that holds what was deployed to this host, if anything was.
-    :param binaries: paths of compiled libraries that are captured nevertheless.
-    :returns: digest, manifest, ignored, venv, versions (of the critical packages), packages (version of every one), machine.
+    :param binaries: paths of compiled libraries and large files that are captured nevertheless.
+    :param base: of a package that is not installed from a wheel, ``version`` of its release and the ``files`` of that one's wheel
+        (path → sha256).
+    :returns: machine, source (None for a wheel), digest, manifest, ignored, executable, uncommitted, venv, versions (of the critical
+        packages), packages (version of every one); where the base is needed and not given, instead of the latter ``wanted``: its name and version, and the minor version
+        of Python.
 
     Raises FindingError when there is nothing to capture from.
     """
     place = Path(venv) if venv else find(package, Path(root))
     packages = site_packages(place)
-    if packages is None or not _holds(place, package):
+    dist = records.find(records.distributions(packages), package) if packages else None
+    if packages is None or dist is None:
         raise FindingError(
             Finding(
                 "capture.no-package",
@@ -105,21 +122,37 @@ def capture(venv: str, package: str, archive: t.Optional[str], root: str, binari
                 % package,
             )
         )
-    captured = captures.capture(packages, package, binaries, CRITICAL)
+    source = sources.find(packages, dist, runner)
+    facts = {"machine": platform.machine(), "source": source.facts() if source else None}
+    if source and base is None:
+        wanted = {"name": dist.name, "version": sources.release(dist, source), "python": captures.python_version(packages)}
+        return {**facts, "wanted": wanted}
+    release = captures.Release(_wheel(dist.name, base), source) if source and base else None
+    captured = captures.capture(packages, package, binaries, CRITICAL, release)
     if archive:
         path = Path(archive)
         path.write_bytes(bundles.pack(captured.bundle))
         path.chmod(0o644)  # fetched by the user that logged in; source code, no secret
     manifest = dict(captured.bundle.manifest)
+    versions = {one.name: one.version for one in records.distributions(packages)}
     return {
+        **facts,
         "digest": captured.bundle.digest,
         "manifest": manifest,
         "ignored": [dict(one) for one in captured.ignored],
+        "executable": list(captured.executable),
+        "uncommitted": list(captured.uncommitted),
         "venv": str(place),
         "versions": manifest["reference_versions"],
-        "packages": {dist.name: dist.version for dist in records.distributions(packages)},
-        "machine": platform.machine(),
+        # a source's own version is in no index: its release's is
+        "packages": {**versions, **({dist.name: base["version"]} if base else {})},
     }
+
+
+def _wheel(name: str, base: t.Mapping[str, t.Any]) -> records.Distribution:
+    """A distribution that is not installed here, from what the controller read of its wheel."""
+    rows = {path: records.Row(path, "sha256", sha256, None) for path, sha256 in base["files"].items()}
+    return records.Distribution(name, base["version"], "", rows)
 
 
 def _holds(venv: Path, package: str) -> bool:
@@ -127,12 +160,25 @@ def _holds(venv: Path, package: str) -> bool:
     return packages is not None and records.find(records.distributions(packages), package) is not None
 
 
-def summary(manifest: t.Mapping[str, t.Any], ignored: t.Sequence[t.Mapping[str, str]]) -> list[str]:
+def summary(
+    manifest: t.Mapping[str, t.Any],
+    ignored: t.Sequence[t.Mapping[str, str]],
+    source: t.Optional[t.Mapping[str, str]] = None,
+    uncommitted: t.Sequence[str] = (),
+) -> list[str]:
     """What was captured and what was not, in lines for a person."""
     base = manifest["base"]
     lines = ["overlay %s on %s %s:" % (manifest["digest"], base["name"], base["version"])]
+    if source:
+        lines.append("  from %s, commit %s, after %s" % (source["url"], source["commit"] or "unknown", source["tag"] or "no known tag"))
+    lines += ["  in no commit: %s" % path for path in uncommitted]
     lines += ["  %-6s %s" % (entry["action"], entry["path"]) for entry in manifest["files"]]
     lines += ["  adds %s: %s" % (kind, ", ".join(names)) for kind, names in manifest["adds"].items() if names]
     lines += ["  needs of %s: %s" % (package, ", ".join(names)) for package, names in manifest.get("needs", {}).items()]
-    lines += ["  not captured: %s (%s)" % (one["path"], one["reason"]) for one in ignored]
+    reasons: dict[str, list[str]] = {}
+    for one in ignored:
+        reasons.setdefault(one["reason"], []).append(one["path"])
+    for reason, paths in reasons.items():
+        lines += ["  not captured: %s (%s)" % (path, reason) for path in paths[:_SHOWN]]
+        lines += ["  not captured: %d more (%s)" % (len(paths) - _SHOWN, reason)] if len(paths) > _SHOWN else []
     return lines

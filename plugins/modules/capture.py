@@ -9,8 +9,8 @@ DOCUMENTATION = r"""
 module: capture
 short_description: Capture an overlay from a reference host
 description:
-  - Compares an installed package with its own RECORD and keeps what was changed, added or deleted by hand as a bundle
-    in the pins directory.
+  - Compares an installed package with its own RECORD, or a package from a checkout or a commit with the wheel of its release, and
+    keeps what was changed, added or deleted by hand as a bundle in the pins directory.
   - Run with C(delegate_to) the reference. Nothing is written on the reference but a temporary file.
 version_added: 0.1.0
 author: specdec.serving contributors (@specdec)
@@ -57,6 +57,11 @@ options:
     description: Whether a bundle that the pins hold for this reference and package is captured anew.
     type: bool
     default: false
+  base:
+    description:
+      - Of a package that is not installed from a wheel, the version of its release and the files of that one's wheel with their sha256;
+        set by the action, never by a user.
+    type: dict
   archive:
     description: Path of a temporary file on the reference; set by the action, never by a user.
     type: path
@@ -91,11 +96,21 @@ ignored:
   returned: success
   type: list
   elements: dict
+uncommitted:
+  description: Of a package from a checkout or a commit, the captured files that no commit holds.
+  returned: success
+  type: list
+  elements: str
+source:
+  description: Kind, address, commit and release tag of a package that is not installed from a wheel.
+  returned: success
+  type: dict
 """
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.specdec.serving.plugins.module_utils import references
+from ansible_collections.specdec.serving.plugins.module_utils.ansiblerunner import module_runner
 from ansible_collections.specdec.serving.plugins.module_utils.findings import FindingError
 
 
@@ -112,13 +127,14 @@ def main() -> None:
             "network": {"type": "dict", "default": {}, "no_log": True},
             "pins_dir": {"type": "path", "required": True},
             "replace": {"type": "bool", "default": False},
+            "base": {"type": "dict"},
             "archive": {"type": "path"},
         },
         supports_check_mode=True,
     )
-    asked = {name: module.params[name] for name in ("venv", "package", "archive", "root", "binaries")}
+    asked = {name: module.params[name] for name in ("venv", "package", "archive", "root", "binaries", "base")}
     try:
-        captured = references.capture(**asked)
+        captured = references.capture(**asked, runner=module_runner(module))
     except FindingError as error:
         module.fail_json(msg="%s: %s" % (module.params["reference"], error.finding.text()), finding=error.finding.as_dict())
     module.exit_json(changed=False, **captured)

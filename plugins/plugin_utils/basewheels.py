@@ -16,7 +16,7 @@ import tempfile
 import typing as t
 from pathlib import Path
 
-from ansible_collections.specdec.serving.plugins.module_utils import artifacts, locks, networks
+from ansible_collections.specdec.serving.plugins.module_utils import artifacts, locks, networks, records
 from ansible_collections.specdec.serving.plugins.module_utils.bundles import Base
 from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, Finding, FindingError
 from ansible_collections.specdec.serving.plugins.module_utils.layout import digest
@@ -79,6 +79,12 @@ def fetch(
         return kept
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def package(directory: Path, name: str) -> records.Distribution:
+    """A fetched package with its RECORD."""
+    (found,) = (dist for dist in records.distributions(directory) if dist.name == records.normalized(name))
+    return found
 
 
 def reader(directory: Path) -> Base:

@@ -59,5 +59,4 @@ class Layers:
         held = [self.wheelhouse / wheelhouses.WHEELS / one for one in hashes] if self.wheelhouse else []
         places = [*self.wheel_directories, *held]
         fetched = basewheels.fetch(self.cache, self.runner, base, python, self.machine, hashes, places)
-        (package,) = (dist for dist in records.distributions(fetched) if dist.name == base["name"])
-        return fetched, package
+        return fetched, basewheels.package(fetched, base["name"])

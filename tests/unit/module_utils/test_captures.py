@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.specdec.serving.plugins.module_utils import bundles, captures, overlays
+from ansible_collections.specdec.serving.plugins.module_utils import bundles, captures, overlays, records
 
 from . import overlaid, wheels
 
@@ -132,12 +132,37 @@ def test_files_that_change_once_are_read_again_and_those_that_keep_changing_refu
     assert overlaid.refused(captures.capture, reference, "engine").id == "overlay.unstable"
 
 
-def test_absent_and_editable_packages_are_refused(clean: Path) -> None:
+def test_absent_packages_and_those_without_a_record_are_refused(clean: Path) -> None:
     assert overlaid.refused(captures.capture, clean, "nothing").id == "overlay.absent"
-    direct = {"url": "file:///src/engine", "dir_info": {"editable": True}}
-    (clean / "engine-0.5.23.dist-info/direct_url.json").write_text(json.dumps(direct), "utf-8")
-    finding = overlaid.refused(captures.capture, clean, "engine")
-    assert (finding.id, "file:///src/engine" in finding.found) == ("overlay.editable", True)
+    (clean / "engine-0.5.23.dist-info/RECORD").unlink()
+    assert overlaid.refused(captures.capture, clean, "engine").id == "overlay.editable"
+
+
+def test_a_script_of_which_only_the_executable_bit_was_changed_is_told_from_the_wheel(tmp_path: Path) -> None:
+    """On the reference nothing tells what the wheel gave it; where the wheel is at hand, it is."""
+    files = {"engine/run.sh": b"#!/bin/sh\n", "engine/tool.py": b"#!/usr/bin/python3\n", "engine/data.txt": b"x"}
+    sites = []
+    for name in ("wheel", "reference", "target"):
+        site = wheels.venv(tmp_path / name)
+        wheels.install(site, "engine", "1", files)
+        (site / "engine/run.sh").chmod(0o755)
+        sites.append(site)
+    wheel, reference, target = sites
+    package = records.distributions(wheel)[0]
+    captured = captures.capture(reference, "engine")
+    assert captures.with_modes(captured.bundle, captured.executable, package, wheel) == captured.bundle
+    for path, mode in (("engine/run.sh", 0o644), ("engine/tool.py", 0o755), ("engine/data.txt", 0o755)):
+        (reference / path).chmod(mode)
+    captured = captures.capture(reference, "engine")
+    assert captured.executable == ("engine/tool.py",)
+    bundle = captures.with_modes(captured.bundle, captured.executable, package, wheel)
+    assert [(entry["path"], entry["mode"]) for entry in bundle.manifest["files"]] == [("engine/run.sh", "0644"), ("engine/tool.py", "0755")]
+    bundles.verify_bundle(bundle, "x")
+    assert overlays.apply(bundle, target) == ["engine/run.sh", "engine/tool.py"]
+    assert [(target / path).stat().st_mode & 0o777 for path in ("engine/run.sh", "engine/tool.py")] == [0o644, 0o755]
+    assert overlays.apply(bundle, target) == []
+    again = captures.capture(target, "engine")
+    assert captures.with_modes(again.bundle, again.executable, package, wheel).digest == bundle.digest
 
 
 def test_the_versions_of_critical_packages_are_noted(reference: Path) -> None:

@@ -18,6 +18,7 @@ import uv
 
 from ansible_collections.specdec.serving.plugins.module_utils import bundles, captures, overlays, references
 from ansible_collections.specdec.serving.plugins.module_utils.layout import MARKER, Layout
+from specdec.runner import run
 
 from . import overlaid, wheels
 
@@ -93,7 +94,7 @@ def test_a_capture_from_a_host_that_was_deployed_to_has_the_digest_of_the_refere
     (reference / "engine/tree.py").write_bytes(b"#!/usr/bin/env python3\n")
     (reference / "engine/tree.py").chmod(0o775)
     (reference / "engine/old/gone.py").unlink()
-    first = references.capture(str(tmp_path / "venv"), "engine", str(tmp_path / "first.tar"), str(host.root))
+    first = references.capture(str(tmp_path / "venv"), "engine", str(tmp_path / "first.tar"), str(host.root), run)
     bundle = bundles.unpack((tmp_path / "first.tar").read_bytes())
     assert len(bundle.manifest["files"]) == 3
 
@@ -103,7 +104,7 @@ def test_a_capture_from_a_host_that_was_deployed_to_has_the_digest_of_the_refere
     (directory / MARKER).touch()
     host.deploy("main", "e1")
     venv = references.find("engine", host.root, host.units)
-    second = references.capture(str(venv), "engine", None, str(host.root))
+    second = references.capture(str(venv), "engine", None, str(host.root), run)
     assert second["digest"] == first["digest"]
     assert second["ignored"] == []
     assert captures.capture(reference, "engine").bundle == bundle
@@ -111,7 +112,7 @@ def test_a_capture_from_a_host_that_was_deployed_to_has_the_digest_of_the_refere
 
 def test_an_environment_without_the_package_is_refused(host: Reference, tmp_path: Path) -> None:
     wheels.venv(tmp_path / "venv")
-    finding = overlaid.refused(references.capture, str(tmp_path / "venv"), "engine", None, str(host.root))
+    finding = overlaid.refused(references.capture, str(tmp_path / "venv"), "engine", None, str(host.root), run)
     assert finding.id == "capture.no-package"
 
 
