@@ -101,8 +101,8 @@ def capture(
     :param base: of a package that is not installed from a wheel, ``version`` of its release and the ``files`` of that one's wheel
         (path → sha256).
     :returns: machine, source (None for a wheel), digest, manifest, ignored, executable, uncommitted, venv, versions (of the critical
-        packages), packages (version of every one); where the base is needed and not given, instead of the latter ``wanted``: its name and version, and the minor version
-        of Python.
+        packages), packages (version of every one); where the base is needed and not given, instead of all but the first two ``wanted``:
+        the base's name and version, and the minor version of Python.
 
     Raises FindingError when there is nothing to capture from.
     """
