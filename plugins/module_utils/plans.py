@@ -250,6 +250,7 @@ class Planner:
 
     def _plan_instance(self, instance: t.Mapping[str, t.Any]) -> None:
         self._check_port(instance)
+        self._check_secrets(instance)
         captured = self._captured(instance)
         base = self._overlay_base(instance, captured)
         if base is None:
@@ -601,6 +602,14 @@ class Planner:
                 "stop that process, or choose another port",
             )
 
+    def _check_secrets(self, instance: t.Mapping[str, t.Any]) -> None:
+        engine = instance["engine"]["name"]
+        known = self.tables["engines"][engine]["secrets"]
+        for name in schema.SECRETS:
+            if instance.get(name) and name not in known:
+                subject = "specdec_instances[%s].%s" % (instance["name"], name)
+                self.refuse("secret", subject, "is nothing that %s knows" % engine, name, ", ".join(known), "leave it out")
+
     # Models
 
     def _models(self, instance: t.Mapping[str, t.Any]) -> t.Optional[dict[str, str]]:
@@ -723,7 +732,7 @@ class Planner:
         return {
             name: {"option": engine["secrets"][name], "version": known.get(name) or releases.new_secret_version()}
             for name in schema.SECRETS
-            if instance.get(name)
+            if instance.get(name) and name in engine["secrets"]
         }
 
     def _gate(self, instance: t.Mapping[str, t.Any], engine: t.Mapping[str, t.Any]) -> dict[str, t.Any]:

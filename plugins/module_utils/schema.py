@@ -123,6 +123,7 @@ INSTANCE: dict[str, Option] = {
     "port": Option(int, minimum=1, maximum=65535),
     "served_model_name": Option(str),
     "api_key": Option(str, secret=True),
+    "admin_api_key": Option(str, secret=True),
     "context_length": Option(int, minimum=1),
     "extra_args": Option(dict),
     "environment": Option(dict),
@@ -422,8 +423,31 @@ def _cross_checks(checker: _Checker, where: str, one: t.Mapping[str, t.Any]) -> 
             "a key of 16 characters or more",
             "set %s.api_key (from a vault), or leave host at 127.0.0.1" % where,
         )
-    if one.get("api_key") and len(one["api_key"]) < 16:
-        checker.refuse("value", "%s.api_key" % where, "is too short", "fewer than 16 characters", "16 or more", "use a longer random key")
+    _secrets(checker, where, one)
+
+
+def _secrets(checker: _Checker, where: str, one: t.Mapping[str, t.Any]) -> None:
+    """Keys are long enough, protect something, and stand where they stay hidden; no value is shown."""
+    for name in SECRETS:
+        if one.get(name) and len(one[name]) < 16:
+            checker.refuse(
+                "value", "%s.%s" % (where, name), "is too short", "fewer than 16 characters", "16 or more", "use a longer random key"
+            )
+    if one.get("admin_api_key") and not one.get("api_key"):
+        found, fix = "an admin key alone leaves completions open to everybody", "set %s.api_key, too" % where
+        checker.refuse("missing", "%s.api_key" % where, "is not set, but admin_api_key is", found, "both keys", fix)
+    hidden = [name.replace("_", "-") for name in SECRETS]
+    for name in one.get("extra_args") or {}:
+        if name.replace("_", "-") in hidden:
+            fix = "set %s.%s instead: it reaches the engine as a credential" % (where, name.replace("-", "_"))
+            checker.refuse(
+                "value", "%s.extra_args.%s" % (where, name), "is a secret", "a value, not shown", "no secret among arguments", fix
+            )
+    for name in one.get("environment") or {}:
+        if re.search(r"(API_KEY|TOKEN|PASSWORD|SECRET)$", name):
+            fix = "leave it out: keys are options of the instance (%s), a hub's token is specdec_hub.token" % ", ".join(SECRETS)
+            expected = "no secret where everybody on the host can read it"
+            checker.refuse("value", "%s.environment.%s" % (where, name), "is a secret", "a value, not shown", expected, fix)
 
 
 def _uniqueness(checker: _Checker, merged: t.Sequence[t.Mapping[str, t.Any]]) -> None:
@@ -444,7 +468,7 @@ def _uniqueness(checker: _Checker, merged: t.Sequence[t.Mapping[str, t.Any]]) ->
 
 
 #: Options whose values never leave the controller but as a file on the host.
-SECRETS = ("api_key",)
+SECRETS = ("api_key", "admin_api_key")
 
 
 def secrets(merged: t.Iterable[t.Mapping[str, t.Any]]) -> dict[str, dict[str, str]]:

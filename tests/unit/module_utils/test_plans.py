@@ -620,6 +620,13 @@ def test_instances_of_one_stack_share_a_lock() -> None:
     assert len(planner.missing) == 1
 
 
+def test_a_key_that_the_engine_does_not_know_is_refused() -> None:
+    keys = {"api_key": "k" * 16, "admin_api_key": "a" * 16}
+    made = plan(engine={"name": "vllm", "version": "0.24.0", "lane": "cpu"}, **keys)
+    assert ["specdec_instances[main].admin_api_key on ct200" in one["subject"] for one in errors(made)].count(True) == 1
+    assert set(plan(**keys)["releases"][0]["files"]["facts"]["secrets"]) == set(keys)
+
+
 def test_an_instance_that_left_the_inventory_is_told_and_left_alone() -> None:
     there = {"unit": {"ActiveState": "active"}, "release": {"port": 30001}}
     pins = Pins()

@@ -143,3 +143,33 @@ def test_an_api_key_of_another_type_is_not_shown() -> None:
 @pytest.mark.parametrize("revision", ["../../etc", "a/../../b", "/etc", ".hidden"])
 def test_a_revision_cannot_lead_out_of_the_models(revision: str) -> None:
     assert only({**GOOD, "model": {"repo": "org/name", "revision": revision}}).subject == "specdec_instances[main].model.revision on ct200"
+
+
+KEY = "0123456789abcdefSecret"
+
+
+@pytest.mark.parametrize(
+    ("change", "subject"),
+    [
+        ({"admin_api_key": KEY}, "specdec_instances[main].api_key on ct200"),
+        ({"api_key": KEY, "admin_api_key": "short"}, "specdec_instances[main].admin_api_key on ct200"),
+        ({"extra_args": {"api_key": KEY}}, "specdec_instances[main].extra_args.api_key on ct200"),
+        ({"extra_args": {"admin-api-key": KEY}}, "specdec_instances[main].extra_args.admin-api-key on ct200"),
+        ({"environment": {"VLLM_API_KEY": KEY}}, "specdec_instances[main].environment.VLLM_API_KEY on ct200"),
+        ({"environment": {"HF_TOKEN": KEY}}, "specdec_instances[main].environment.HF_TOKEN on ct200"),
+    ],
+)
+def test_a_secret_where_it_would_show_is_refused_and_not_shown(change: dict[str, t.Any], subject: str) -> None:
+    finding = only({**GOOD, **change})
+    assert finding.subject == subject
+    assert KEY not in finding.text()
+
+
+def test_both_keys_are_fine_and_so_are_harmless_names() -> None:
+    _merged, findings = check({**GOOD, "api_key": KEY, "admin_api_key": KEY + "2", "environment": {"TOKENIZERS_PARALLELISM": "false"}})
+    assert findings == []
+
+
+@pytest.mark.parametrize("name", ["job", "recover"])
+def test_a_name_whose_unit_is_there_already_is_refused(name: str) -> None:
+    assert only({**GOOD, "name": name}).id == "variable.value"
