@@ -87,6 +87,7 @@ class ActionModule(ActionBase):
             extra_packages=arguments["extra_packages"],
             wheel_directories=locks.wheel_directories(arguments["wheel_directories"], controller.environment()),
             wheelhouse=str(house) if house else "",
+            archives=str(Path(arguments["archives"]).expanduser().absolute()) if arguments.get("archives") else "",
             exclude_newer=arguments["exclude_newer"],
             pins_update=arguments["pins_update"],
             hub=arguments["hub"].get("endpoint", ""),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.specdec.serving.plugins.module_utils import locks
+from ansible_collections.specdec.serving.plugins.module_utils import locks, pythons
 from ansible_collections.specdec.serving.plugins.module_utils.findings import FindingError
 from ansible_collections.specdec.serving.plugins.plugin_utils import controller, hosttools
 from ansible_collections.specdec.serving.plugins.plugin_utils.gathering import Gathering, exclusive
@@ -40,6 +40,9 @@ class ActionModule(ActionBase):
                 run = Gathering(directory, controller.networked(network), hosttools.find_uv(), env, say)
                 for one in environments:
                     run.lock(one["job"]["lock"], one["locked"]["name"], one["locked"]["inputs"], places)
+                asked = pythons.wanted(arguments.get("python") or "")
+                if asked.source == pythons.WHEELHOUSE:
+                    run.python(pythons.archive(run.metadata(asked.downloads, host), asked, arguments["machine"], host))
                 run.tools(arguments.get("machine", "x86_64"))
                 changed = run.keep()
         except FindingError as error:

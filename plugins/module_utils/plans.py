@@ -103,6 +103,7 @@ class Wanted:
     :param wheel_directories: local directories with wheels on the controller; :param cache: where it keeps what it fetched.
     :param wheelhouse: directory on the controller that all wheels come from; empty: the host asks the index.
     :param hub: address of the hub that models come from; empty: its client's own.
+    :param archives: directory on the controller with archives of Python, see wheelhouses.py; empty for none.
     :param python: which Python environments are built with.
     :param pins_update: kinds of pins (overlay, wheel, lock) that are made anew although the pins hold them.
     """
@@ -116,6 +117,7 @@ class Wanted:
     extra_packages: t.Sequence[str]
     wheel_directories: t.Sequence[Path]
     wheelhouse: str
+    archives: str
     exclude_newer: str
     pins_update: t.Sequence[str]
     hub: str
@@ -137,7 +139,7 @@ class Planner:
         self.pins = pins
         self.layers = layers
         self.layout = Layout(wanted.root)
-        self.python = pythons.choose(wanted.python, state, wanted.host)
+        self.python = pythons.choose(wanted.python, state, wanted.host, wheelhouses.archives(wanted.archives))
         self.directories = list(wanted.wheel_directories)
         self.findings: list[Finding] = []
         self.gpus_used: set[str] = set()
@@ -214,7 +216,17 @@ class Planner:
         if self.python.job:
             job = {**self._job("python"), **self.python.job}
             named = {"kind": "python", "name": self.wanted.python.described(), "root": self.wanted.root}
-            self._miss({**named, "artifacts": [], "job": job})
+            sent = []
+            if self.python.archive:
+                dest = self.layout.wheels / self.python.archive["sha256"] / self.python.archive["filename"]
+                try:
+                    source = wheelhouses.checked_archive(Path(self.wanted.archives), self.python.archive)
+                except FindingError as error:
+                    self.findings.append(error.finding)
+                    return
+                sent = [artifacts.Artifact(str(source), str(dest), self.python.archive["sha256"]).as_dict()]
+                job["archive"] = str(dest)
+            self._miss({**named, "artifacts": sent, "job": job})
 
     def _check_gpus(self) -> None:
         """What stands against the GPUs, first: the rest often follows from it. Only those in use can forbid anything."""

@@ -203,20 +203,21 @@ def _of_wheelhouse(
 
 def _of_file(asked: Wanted, machine: str, host: str) -> dict[str, t.Any]:
     """Of a file with uv's metadata the one row that is wanted, by its key."""
-    one = archive(_read(asked.downloads, host), asked, machine, host)
+    one = archive(metadata(asked.downloads, host), asked, machine, host)
     return {one["key"]: one["row"]}
 
 
-def _read(path: str, host: str) -> t.Mapping[str, t.Any]:
+def metadata(path: str, host: str) -> t.Mapping[str, t.Any]:
+    """uv's metadata of the Pythons that can be downloaded, from a file on the controller. Raises FindingError (``python.downloads``)."""
     try:
-        metadata = json.loads(Path(path).read_text(encoding="utf-8"))
-        if not isinstance(metadata, dict):
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
             raise ValueError("it is no mapping")
     except (OSError, ValueError) as error:
         fix = "name a file on the controller in the form of uv's own download-metadata.json, or its address"
         message = "the metadata of downloads cannot be read"
         raise FindingError(_finding("downloads", host, message, path, "JSON", str(error), fix, ".downloads")) from error
-    return metadata
+    return found
 
 
 def archive(metadata: t.Mapping[str, t.Any], asked: Wanted, machine: str, host: str) -> dict[str, t.Any]:

@@ -103,10 +103,10 @@ def files(directory: Path, manifest: t.Mapping[str, t.Any], lock: locks.Lock, na
     return [dict(one) for one in held["files"]]
 
 
-def _present(directory: Path, records: t.Iterable[t.Mapping[str, t.Any]], what: str) -> None:
+def _present(directory: Path, records: t.Iterable[t.Mapping[str, t.Any]], what: str, kind: str = WHEELS) -> None:
     absent = []
     for one in records:
-        path = place(directory, one)
+        path = place(directory, one, kind)
         size = path.stat().st_size if path.is_file() else None
         if size != one["bytes"]:
             absent.append("%s (%s)" % (one["filename"], "not there" if size is None else "%d of %d bytes" % (size, one["bytes"])))
@@ -132,6 +132,21 @@ def verify(directory: Path, records: t.Iterable[t.Mapping[str, t.Any]], kind: st
         raise FindingError(_finding("wheelhouse.damaged", _VARIABLE, message, found, "the bytes that were locked", str(directory), fix=fix))
 
 
+def archives(directory: str) -> t.Optional[list[dict[str, t.Any]]]:
+    """The archives of Python in a directory; none where it holds no manifest (yet), None where no directory is named."""
+    try:
+        return list(read(Path(directory))["python"]) if directory else None
+    except FindingError:
+        return []
+
+
+def checked_archive(directory: Path, record: t.Mapping[str, t.Any]) -> Path:
+    """Where an archive of Python lies. Raises FindingError (``wheelhouse.incomplete``, ``wheelhouse.damaged``)."""
+    _present(directory, [record], "the archives of Python", PYTHON)
+    verify(directory, [record], PYTHON)
+    return place(directory, record, PYTHON)
+
+
 def total(records: t.Iterable[t.Mapping[str, t.Any]]) -> str:
     """Their size, for a person."""
     return packagelists.size(sum(one["bytes"] for one in records))
@@ -153,6 +168,12 @@ def outside(missing: t.Iterable[t.Mapping[str, t.Any]], fetches: t.Iterable[str]
             message = "the pins hold no lock of what is wanted, and making one asks an index"
             fix = "run playbooks/lock.yml and playbooks/wheelhouse.yml where there is a network; copy the pins and the wheelhouse here"
             found.append(_finding("wheelhouse.no-lock", "specdec_pins_dir", message, "no locks/%s" % pin["name"], "a lock", fix=fix))
+        elif pin["kind"] == "python" and not pin["artifacts"]:
+            message = "is not on the host, and comes from a network"
+            fix = "set specdec_python: {source: wheelhouse, version: ...} and run playbooks/wheelhouse.yml where there is a network"
+            found.append(
+                _finding("wheelhouse.interpreter", "specdec_python", message, pin["name"], "one on the host or in the wheelhouse", fix=fix)
+            )
     for name in () if hub else fetches:
         message = "is not on the host, and a model that is named by repo comes from a hub"
         fix = "name it by directory (on the controller) or path (on the host), put it into models/ below the root, or name an inner mirror "

@@ -47,6 +47,10 @@ options:
     description: Directory on the controller that all packages come from; no index is asked then. Empty for none.
     type: str
     default: ""
+  archives:
+    description: Directory on the controller that holds archives of Python, a wheelhouse. Empty for none.
+    type: str
+    default: ""
   exclude_newer:
     description: Date after which releases of the index are not looked at while locking.
     type: str

@@ -24,6 +24,10 @@ options:
     type: list
     elements: dict
     required: true
+  python:
+    description: The Python of the hosts, as C(specdec_python) says; its archive is gathered where it comes from a wheelhouse.
+    type: raw
+    default: ""
   machine:
     description: Machine of the host, for its tools.
     type: str

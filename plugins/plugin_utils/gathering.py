@@ -10,10 +10,11 @@ import fcntl
 import os
 import shutil
 import sys
+import tempfile
 import typing as t
 from pathlib import Path
 
-from ansible_collections.specdec.serving.plugins.module_utils import artifacts, locks, pylocks, wheelhouses
+from ansible_collections.specdec.serving.plugins.module_utils import artifacts, locks, pylocks, pythons, wheelhouses
 from ansible_collections.specdec.serving.plugins.module_utils.findings import FindingError
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Runner
 
@@ -131,6 +132,19 @@ class Gathering:
     def _tool(self, filename: str) -> Path:
         return self.directory / wheelhouses.TOOLS / filename
 
+    def metadata(self, downloads: str, host: str) -> t.Mapping[str, t.Any]:
+        """uv's metadata of the Pythons that can be downloaded, from a file or an address. Raises FindingError (``python.downloads``)."""
+        if not downloads.startswith(("http://", "https://")):
+            return pythons.metadata(downloads, host)
+        with tempfile.TemporaryDirectory(prefix="specdec-downloads-") as scratch:
+            path = Path(scratch, "downloads.json")
+            with self._client().open(downloads, 0) as answer:
+                path.write_bytes(answer.read())
+            return pythons.metadata(str(path), host)
+
+    def _client(self) -> fetching.Client:
+        return fetching.Client({**os.environ, **self.env})
+
     def python(self, archive: t.Mapping[str, t.Any]) -> None:
         """An archive of Python: ``url``, ``sha256``, ``filename`` and what else its source says of it. Raises FindingError."""
         record = {key: value for key, value in archive.items() if key != "url"}
@@ -149,7 +163,7 @@ class Gathering:
             one.dest.unlink(missing_ok=True)
             missing.append(one)
         if missing:
-            fetching.fetch_all(missing, fetching.Client({**os.environ, **self.env}), self.say)
+            fetching.fetch_all(missing, self._client(), self.say)
             self.fetched += [one.dest.name for one in missing]
 
     def keep(self) -> bool:

@@ -137,6 +137,7 @@ def plan(
         extra_packages=[],
         wheel_directories=[],
         wheelhouse=wheelhouse,
+        archives=wheelhouse,
         exclude_newer="",
         pins_update=[],
         hub=hub,
@@ -635,3 +636,23 @@ def test_an_instance_that_left_the_inventory_is_told_and_left_alone() -> None:
     assert "instance old is on the host (active on port 30001) and not in the inventory: left alone" in plans.changes(made)[-1]
     assert "specdec_remove_instance=old" in plans.changes(made)[-1]
     assert made["releases"][0]["instance"] == "main"
+
+
+def test_a_python_of_the_wheelhouse_is_sent_and_never_downloaded(tmp_path: Path) -> None:
+    content = b"an archive"
+    row = {"name": "cpython", "url": "https://example/cpython.tar.gz", "sha256": hashlib.sha256(content).hexdigest()}
+    record = {"filename": "cpython.tar.gz", "sha256": row["sha256"], "bytes": len(content), "version": "3.12.4", "machine": "x86_64"}
+    record.update(key="cpython-3.12.4", row=row)
+    path = wheelhouses.place(tmp_path, record, wheelhouses.PYTHON)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    (tmp_path / wheelhouses.MANIFEST).write_text(wheelhouses.text({**wheelhouses.empty(), "python": [record]}))
+    asked = {"source": "wheelhouse", "version": "3.12"}
+    made = plan(python=asked, lock=False, wheelhouse=str(tmp_path))
+    (pin,) = [one for one in made["missing_pins"] if one["kind"] == "python"]
+    assert [(one["source"], one["dest"], one["digest"]) for one in pin["artifacts"]] == [(str(path), pin["job"]["archive"], row["sha256"])]
+    assert pin["job"]["rows"] == {"cpython-3.12.4": row}
+    path.write_bytes(b"an archivE")
+    assert "wheelhouse.damaged" in [one["id"] for one in errors(plan(python=asked, lock=False, wheelhouse=str(tmp_path)))]
+    managed = errors(plan(python={**asked, "source": "managed"}, lock=False, wheelhouse=str(tmp_path)))
+    assert "wheelhouse.interpreter" in [one["id"] for one in managed]
