@@ -39,7 +39,8 @@ class ActionModule(ActionBase):
                 env = controller.network_environment(network)
                 run = Gathering(directory, controller.networked(network), hosttools.find_uv(), env, say)
                 for one in environments:
-                    run.lock(one["job"]["lock"], one["locked"]["name"], one["locked"]["inputs"], places)
+                    known = [Path(place) for place in one["locked"]["directories"]]
+                    run.lock(one["job"]["lock"], one["locked"]["name"], one["locked"]["inputs"], [*places, *known])
                 asked = pythons.wanted(arguments.get("python") or "")
                 if asked.source == pythons.WHEELHOUSE:
                     run.python(pythons.archive(run.metadata(asked.downloads, host), asked, arguments["machine"], host))

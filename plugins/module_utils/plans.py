@@ -325,7 +325,9 @@ class Planner:
     def _given(self, sources: t.Mapping[str, t.Mapping[str, t.Any]], stack: stacks.Stack) -> t.Optional[dict[str, wheelsources.Given]]:
         """The wheels that pins name; None while one is to be made, or where one is refused."""
         glibc, update = self.state["os"]["glibc"], "wheel" in self.wanted.pins_update
-        given, missing, refused = wheelsources.find(sources, stack, self.pins, self.wanted.host, glibc, self.wanted.cache, update)
+        # a wheelhouse keeps files as the cache does, each under its hash
+        kept = Path(self.wanted.wheelhouse) if self.wanted.wheelhouse else self.wanted.cache
+        given, missing, refused = wheelsources.find(sources, stack, self.pins, self.wanted.host, glibc, kept, update)
         self.findings += refused
         for one in missing:
             self._miss({**self._job("wheel"), **one})
@@ -518,7 +520,7 @@ class Planner:
                 **self._changes(instance, lock),
                 "overlays": [{"digest": one.manifest["digest"], "origin": one.origin} for one in layered],
                 "replaced": overlays.layering([one.manifest for one in layered]),
-                "locked": {"name": locks.file_name(inputs), "inputs": inputs},
+                "locked": {"name": locks.file_name(inputs), "inputs": inputs, "directories": [str(one) for one in self.directories]},
                 "sent": None,
                 "job": {
                     **self._job("build"),

@@ -168,6 +168,10 @@ def outside(missing: t.Iterable[t.Mapping[str, t.Any]], fetches: t.Iterable[str]
             message = "the pins hold no lock of what is wanted, and making one asks an index"
             fix = "run playbooks/lock.yml and playbooks/wheelhouse.yml where there is a network; copy the pins and the wheelhouse here"
             found.append(_finding("wheelhouse.no-lock", "specdec_pins_dir", message, "no locks/%s" % pin["name"], "a lock", fix=fix))
+        elif pin["kind"] == "wheel":
+            message = "a wheel that a pin names by address or commit is not there"
+            fix = "run playbooks/wheelhouse.yml where there is a network; copy the pins and the wheelhouse here"
+            found.append(_finding("wheelhouse.incomplete", "specdec_pins", message, pin["name"], "its wheel", fix=fix))
         elif pin["kind"] == "python" and not pin["artifacts"]:
             message = "is not on the host, and comes from a network"
             fix = "set specdec_python: {source: wheelhouse, version: ...} and run playbooks/wheelhouse.yml where there is a network"
