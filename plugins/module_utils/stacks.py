@@ -286,6 +286,8 @@ def _python(
 
 
 def _compose(choice: _Choice) -> Stack:
+    from packaging.requirements import Requirement
+
     one = choice.one
     tables, wanted, row = one.tables, one.wanted, one.row
     rows = tables["engines"][wanted.name]
@@ -315,11 +317,12 @@ def _compose(choice: _Choice) -> Stack:
     parts = tuple(tables["parts"]["flashinfer"])
     moved = one.flashinfer != row["flashinfer"] and not {"flashinfer", "flashinfer-python"} & set(wanted.pins)
     if one.flashinfer and (moved or "flashinfer" in wanted.pins or asked & set(parts)):
-        pins = {**dict.fromkeys(parts, one.flashinfer), **pins}
+        said = {normal(each.name) for each in map(Requirement, wanted.packages) if each.specifier}
+        pins = {**{name: one.flashinfer for name in parts if name not in said}, **pins}
 
     extras, builds = row.get("extras", {}), stackrules.builds(one)
     excludes = set(own.get("excludes", ())) - asked
-    elsewhere = {name for name, version in pins.items() if version.endswith("+" + one.cuda)} | asked
+    elsewhere = {name for name, version in pins.items() if version.endswith("+" + one.cuda)} | asked - {"flashinfer-cubin"}
     if stackrules.needs_cubin_index(one):
         elsewhere.add("flashinfer-cubin")
     return Stack(

@@ -350,3 +350,18 @@ def test_the_algorithm_is_judged_over_base_and_overlay(engine: str, version: str
     if one:
         assert (one.id, one.verdict, one.found) == ("stack.algorithm", ERROR, algorithm)
         assert ("sglang 0.5.11 or newer" in one.fix) == (algorithm == "DFLASH")
+
+
+def test_what_worked_for_eagle3_on_cuda_13() -> None:
+    """Of the node of incident 4: torch and kernel of CUDA 13 by label, the three parts of flashinfer at one version."""
+    engine = {"name": "sglang", "version": "0.5.9", "lane": "cu130"}
+    stack, found = stacks.resolve(TABLES, host("580.95.05"), engine, {"flashinfer": "0.6.4"}, ["flashinfer-jit-cache"])
+    assert stack is not None and found == []
+    assert stack.overrides == (
+        "flashinfer-cubin==0.6.4",
+        "flashinfer-jit-cache==0.6.4",
+        "flashinfer-python==0.6.4",
+        "sgl-kernel==0.3.21+cu130",
+        "torch==2.9.1+cu130",
+    )
+    assert [index.name for index in stack.indexes] == ["torch-cu130", "kernel-cu130", "flashinfer-cu130"]
