@@ -131,6 +131,7 @@ def _table(tables: t.Any) -> _Check:
             "machines": _list(machine),
             "glibc": _list(version),
             "parts": _mapping(_one_of("a part", parts), names),
+            "lane_family": _fields({"names": _list(_text(r"\S+", "a pattern of names")), "except": names}),
             "newest_cubin": version,
             "flashinfer_cuda": _list(_fields({"since": version, "capability": major, "cuda": version})),
             "jit_cache": _list(_fields(jit_cache, ("label", "since", "any"))),
