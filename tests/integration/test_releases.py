@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 import typing as t
 
 import pytest
-from switchhost import ENVIRONMENT, ROOT, Host
+from switchhost import ENVIRONMENT, KEY, ROOT, Host
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +134,48 @@ def test_prune_never_runs_beside_a_job(ground: Host) -> None:
     assert run.returncode != 0 and "The host is busy: specdec: switch of prune-busy for tester" in run.stdout, run.stdout
     assert ground.sh("ls", ROOT + "/environments/dddddddddddddddd")
     ground.follow(job)
+
+
+#: Sends requests one after the other until the file it is named is there; prints how many were answered rightly, and the rest.
+CLIENT = """
+import json, os, sys, urllib.request
+port, key, end = sys.argv[1:]
+right, wrong = 0, []
+while not os.path.exists(end):
+    body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 9}).encode()
+    headers = {"Authorization": "Bearer " + key, "Content-Type": "application/json"}
+    request = urllib.request.Request("http://127.0.0.1:%s/v1/completions" % port, body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            text = json.load(answer)["choices"][0]["text"]
+        right += text == "the quick brown fox jumps over a lazy dog"
+    except Exception as error:
+        wrong.append(repr(error))
+print(json.dumps([right, wrong]))
+"""
+
+
+def test_upgrading_one_instance_loses_no_request_on_another(ground: Host) -> None:
+    """Two instances on environments of their own; one is switched, refused, rolled back and pruned, the other answers throughout."""
+    for name in (ENVIRONMENT, "ffffffffffffffff"):
+        ground.add_environment(name)
+    steady, one = ground.release("steady"), ground.release("moving")
+    committed(ground, steady, one)
+    port, end = steady.facts["port"], "/run/client-end"
+    unit = ["systemd-run", "--unit=client", "--quiet", "--property=StandardOutput=file:/run/client-said", "--property=RemainAfterExit=yes"]
+    ground.sh(*unit, "python3", "-c", CLIENT, str(port), KEY, end)
+    two = ground.release("moving", environment="ffffffffffffffff", acceptance=3)
+    committed(ground, two)
+    refused = ground.switch(ground.release("moving", environment="ffffffffffffffff", mode="crash"))
+    assert refused["rolled_back_to"] == two.id
+    ground.specdec("rollback", "moving")
+    ground.specdec("prune")
+    ground.sh("touch", end)
+    ground.sh("timeout", "20", "sh", "-c", "until [ -s /run/client-said ]; do sleep 0.1; done")
+    right, wrong = json.loads(ground.sh("cat", "/run/client-said"))
+    assert wrong == [] and right > 100
+    serves(ground, "moving", one.id)
+    serves(ground, "steady", steady.id)
 
 
 def exists(host: Host, *paths: str) -> list[str]:
