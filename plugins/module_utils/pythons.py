@@ -59,7 +59,12 @@ _FAILURES: tuple[tuple[str, str, str, str], ...] = (
         "the archive is not the one that its metadata names",
         "find out who changed it: the mirror, the wheelhouse or what is between",
     ),
-    ("unsafe member|parent-directory", "archive", "the archive holds a path that leaves its directory", "do not use that source"),
+    (
+        "unsafe (member|symbolic|hard)|parent-directory",
+        "archive",
+        "the archive holds a path that leaves its directory",
+        "do not use that source",
+    ),
     ("Failed to extract|Invalid tar", "archive", "the archive is damaged", "look at the source of it, then run the deploy again"),
     ("No download found", "version", "the source has no such Python", "name a version in specdec_python.version that the source has"),
     (
