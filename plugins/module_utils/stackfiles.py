@@ -133,6 +133,7 @@ def _table(tables: t.Any) -> _Check:
             "parts": _mapping(_one_of("a part", parts), names),
             "lane_family": _fields({"names": _list(_text(r"\S+", "a pattern of names")), "except": names}),
             "newest_cubin": version,
+            "lane_family": _fields({"names": _list(_text(r"[a-z0-9.*-]+", "a pattern of names")), "except": names}),
             "flashinfer_cuda": _list(_fields({"since": version, "capability": major, "cuda": version})),
             "jit_cache": _list(_fields(jit_cache, ("label", "since", "any"))),
             "torch": _mapping(version, _mapping(machine, _one_of("a label of a lane", labels))),
