@@ -131,7 +131,6 @@ def _table(tables: t.Any) -> _Check:
             "machines": _list(machine),
             "glibc": _list(version),
             "parts": _mapping(_one_of("a part", parts), names),
-            "lane_family": _fields({"names": _list(_text(r"\S+", "a pattern of names")), "except": names}),
             "newest_cubin": version,
             "lane_family": _fields({"names": _list(_text(r"[a-z0-9.*-]+", "a pattern of names")), "except": names}),
             "flashinfer_cuda": _list(_fields({"since": version, "capability": major, "cuda": version})),
