@@ -60,7 +60,8 @@ def judge(facts: Facts) -> list[Finding]:
         return []
     steps = (_no_driver, _not_passed, _mismatch, _no_library, _nodes, _silent, _nvml, _no_devices, _cuda_init)
     first = next((found for found in (step(facts) for step in steps) if found), None)
-    return [*([first] if first else []), *_missing(facts), *_devices(facts), *_modes(facts), *_compilers(facts), *_neighbours(facts)]
+    rest = (_missing, _devices, _modes, _compilers, _neighbours, _nesting)
+    return [*([first] if first else []), *(found for step_ in rest for found in step_(facts))]
 
 
 def concerning(findings: t.Iterable[Finding], facts: Facts, used: t.Optional[t.Collection[str]]) -> list[Finding]:
@@ -389,6 +390,63 @@ def _neighbours(facts: Facts) -> list[Finding]:
             "no container whose devices depend on systemd's cgroups",
             cause="A deploy reloads systemd, which rewrites the device rules of running containers.",
             fix="Create the links under /dev/char (nvidia-ctk system create-dev-char-symlinks), or deploy when they are stopped.",
+        )
+    ]
+
+
+def _nesting(facts: Facts) -> list[Finding]:
+    container = facts["container"]
+    if not container or container["nesting"] is not False:
+        return []
+    return [
+        Finding(
+            "gpu.nesting",
+            WARNING,
+            _HOST,
+            "this LXC container has no nesting: the kernel may refuse parts of the service's sandbox",
+            "no second procfs, %s container" % ("unprivileged" if container["unprivileged"] else "privileged"),
+            "nesting, or a sandbox that does without",
+            "/dev/.lxc/proc",
+            "systemd needs a procfs of its own for what it hides from a service.",
+            "Switch nesting on for the container (Proxmox: pct set <id> --features nesting=1, then restart it), or write"
+            " service: {sandbox: container}.",
+        )
+    ]
+
+
+def unified_memory(facts: Facts, memory: Facts, fraction: t.Optional[float], subject: str, option: str, serving: bool) -> list[Finding]:
+    """What an instance's share of memory means where GPU and host have one memory; nothing elsewhere.
+
+    :param facts: of the GPUs that the instance uses.
+    :param memory: of the host, bytes ``total`` and ``available``.
+    :param fraction: what the instance asks of it, None for the engine's default.
+    :param option: the engine's argument for it.
+    :param serving: whether the instance serves now: what it holds it gives back.
+    """
+    if not any(one["unified"] for one in facts["devices"]):
+        return []
+    total, available = memory.get("total"), memory.get("available")
+    fix = "Set extra_args: {%s: …} so that page cache, system and everything else keep the rest; stop what else holds memory." % option
+    if fraction is None:
+        message = "the engine's default share of memory is made for a GPU with memory of its own"
+        return [Finding("gpu.unified-share", WARNING, subject, message, "no %s" % option, "a share of the host's memory", fix=fix)]
+    if not total or available is None:
+        message = "whether the memory that is free is enough is not known"
+        return [Finding("gpu.unified-share", COULD_NOT_CHECK, subject, message, "no figures in /proc/meminfo", "MemAvailable", fix=fix)]
+    wanted = fraction * total
+    if serving or wanted <= available:
+        return []
+    return [
+        Finding(
+            "gpu.unified-share",
+            ERROR,
+            subject,
+            "less memory is free than the instance asks for, and GPU and host have one memory",
+            "%.1f of %.1f GB available" % (available / 1e9, total / 1e9),
+            ">= %.1f GB (%s %s)" % (wanted / 1e9, option, fraction),
+            "/proc/meminfo",
+            "The page cache, an orphaned process or what a crashed server leaked holds it; no cgroup counts what CUDA takes.",
+            fix,
         )
     ]
 

@@ -66,7 +66,7 @@ def gather(root: str, runner: Runner, files: Path = Path("/")) -> dict[str, t.An
     ``source``: nvml, nvidia-smi, pci, or none where there is no NVIDIA GPU at all.
     ``driver``: version of the kernel module; ``module``: that and its ``flavour`` (open, proprietary).
     ``cuda``: the newest CUDA that the driver supports. ``devices``: see :func:`_device`; memory is in bytes.
-    ``topology``: two matrices over ``devices``, ``paths`` and ``p2p``; only NVML says.
+    ``topology``: two matrices over ``devices``, ``paths`` and ``p2p``, and the ``reason`` why one is not NVML's own.
     """
     host = Host(runner, files)
     facts: dict[str, t.Any] = {
@@ -110,7 +110,7 @@ def _read(facts: dict[str, t.Any], layout: Layout, host: Host) -> None:
     if nvml["code"] == 0:
         facts["devices"] = [_from_nvml(one) for one in nvml.pop("devices")]
         facts["source"] = "nvml" if facts["devices"] else "pci"
-        facts["topology"] = {"paths": nvml.pop("paths"), "p2p": nvml.pop("p2p")}
+        facts["topology"] = {"paths": nvml.pop("paths"), "p2p": nvml.pop("p2p"), "reason": None}
     elif not answers["silent"]:
         answers["nvidia-smi"], facts["devices"] = _ask_smi(host)
         facts["source"] = "nvidia-smi" if facts["devices"] else "pci"
@@ -128,6 +128,9 @@ def _read(facts: dict[str, t.Any], layout: Layout, host: Host) -> None:
             device[key] = device.get(key) or value
         for process in device["processes"]:
             process["container"] = bool(_ENGINE_OF_CONTAINERS.search(host.text("proc/%d/cgroup" % process["pid"]) or ""))
+    if facts["topology"] is None and facts["devices"]:
+        why = "NVML: %s; the paths are those of PCI, links and P2P are not known" % (nvml["message"] or "no answer")
+        facts["topology"] = {"paths": pci_paths(host, [device["bus_id"] for device in facts["devices"]]), "p2p": None, "reason": why}
     # After CUDA was initialised, for that makes the nodes where the host allows it.
     facts["nodes"] = _nodes(host, openable=not answers["silent"])
 
@@ -280,6 +283,33 @@ def pci_gpus(host: Host) -> list[dict[str, t.Optional[str]]]:
             driver = device / "driver"
             found.append({"bus_id": bus_id(device.name), "driver": os.path.basename(os.readlink(driver)) if driver.is_symlink() else None})
     return found
+
+
+def pci_paths(host: Host, addresses: t.Sequence[t.Optional[str]]) -> list[list[t.Optional[str]]]:
+    """How each GPU reaches each other through PCI, in the words of ``nvidia-smi topo``; null on the diagonal and where unknown."""
+    places = [_place(host, address) if address else None for address in addresses]
+    return [[_path(one, other) if one and other and one is not other else None for other in places] for one in places]
+
+
+def _place(host: Host, address: str) -> t.Optional[tuple[list[str], t.Optional[str]]]:
+    """The host bridge, the bridges and the device itself; and the NUMA node, None where the machine has none."""
+    device = host.files / "sys/bus/pci/devices" / address
+    parts = os.path.realpath(device).split(os.sep)
+    root = next((number for number, part in enumerate(parts) if re.fullmatch(r"pci[0-9a-f]{4,}:[0-9a-f]{2}", part)), None)
+    node = host.text("sys/bus/pci/devices/%s/numa_node" % address)
+    return (parts[root:], None if node == "-1" else node) if root is not None else None
+
+
+def _path(one: tuple[list[str], t.Optional[str]], other: tuple[list[str], t.Optional[str]]) -> str:
+    (way, node), (other_way, other_node) = one, other
+    # two devices differ at the latest in their own addresses
+    shared = [part == other_part for part, other_part in zip(way, other_way)].index(False)
+    if shared == 0:
+        return "NODE" if node == other_node else "SYS"
+    if shared == 1:
+        return "PHB"
+    # Below the bridge that both are behind, a switch has one port a device.
+    return "PIX" if max(len(way), len(other_way)) - shared <= 2 else "PXB"
 
 
 def parse_module(text: str) -> t.Optional[dict[str, str]]:

@@ -104,7 +104,9 @@ ansible_facts:
               type: list
               elements: dict
             topology:
-              description: Two matrices over the devices, C(paths) (in the words of C(nvidia-smi topo)) and C(p2p); only NVML gives them.
+              description:
+                - Two matrices over the devices, C(paths) (in the words of C(nvidia-smi topo)) and C(p2p). Where NVML was not asked, the
+                  paths are read from PCI, C(p2p) is null, and C(reason) says why.
               returned: always
               type: dict
             pci:

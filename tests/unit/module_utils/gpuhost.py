@@ -91,6 +91,15 @@ class GpuHost:
             link.unlink(missing_ok=True)
             link.symlink_to("../../../../bus/pci/drivers/" + driver)
 
+    def behind(self, bus: str, bridges: str, numa: str) -> None:
+        """Put a GPU behind bridges, as the kernel shows it: ``pci0000:00/0000:00:01.0``."""
+        flat = self.files / "sys/bus/pci/devices" / bus
+        place = self.files / "sys/devices" / bridges / bus
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(flat, place)
+        flat.symlink_to(place)
+        (place / "numa_node").write_text(numa + "\n")
+
     def remove(self, path: str) -> None:
         """Take a file or a tree away."""
         target = self.files / path
@@ -99,8 +108,10 @@ class GpuHost:
         else:
             target.unlink()
 
-    def container(self, kind: str) -> None:
-        """Say that the host is a container."""
+    def container(self, kind: str, nesting: bool = True) -> None:
+        """Say that the host is a container; LXC shows a second procfs where it nests."""
+        if kind == "lxc" and nesting:
+            self.write("dev/.lxc/proc/version")
         self.answers["systemd-detect-virt"] = Completed(0, kind + "\n", "")
 
     def run(self, argv: t.Sequence[str], **options: t.Any) -> Completed:

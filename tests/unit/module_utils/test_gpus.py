@@ -156,6 +156,7 @@ def test_links_and_paths_between_gpus(host: Make) -> None:
     assert host("mig").gather()["topology"] == {
         "paths": [[None, "NODE"], ["NODE", None]],
         "p2p": [[None, "not supported"], ["not supported", None]],
+        "reason": None,
     }
 
 
@@ -169,6 +170,30 @@ def test_memory_that_the_driver_does_not_tell_is_null_with_a_reason(host: Make) 
     (device,) = host("gb10").gather()["devices"]
     assert (device["memory"], device["memory_reason"], device["unified"]) == (None, "the driver says: Not Supported", True)
     assert device["processes"] == [{"pid": 4242, "name": "Xorg", "bytes": None, "container": False}]
+
+
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("fraction", "available", "serving", "verdicts"),
+    [
+        (0.7, 100 * GB, False, []),
+        (0.9, 37 * GB, False, [ERROR]),
+        (0.9, 37 * GB, True, []),
+        (None, 100 * GB, False, [WARNING]),
+        (0.7, None, False, [COULD_NOT_CHECK]),
+    ],
+)
+def test_the_share_of_a_memory_that_gpu_and_host_have_in_common(
+    host: Make, fraction: t.Optional[float], available: t.Optional[int], serving: bool, verdicts: list[str]
+) -> None:
+    memory = {"total": 121 * GB, "available": available}
+    found = gpufindings.unified_memory(host("gb10").gather(), memory, fraction, "ct200: main", "mem-fraction-static", serving)
+    assert [one.verdict for one in found] == verdicts
+    assert gpufindings.unified_memory(host("l40s").gather(), memory, fraction, "ct200: main", "mem-fraction-static", serving) == []
+    if verdicts == [ERROR]:
+        assert (found[0].found, found[0].expected) == ("37.0 of 121.0 GB available", ">= 108.9 GB (mem-fraction-static 0.9)")
 
 
 def test_the_layout_of_mig(host: Make) -> None:
@@ -414,10 +439,13 @@ def test_a_gpu_kept_for_a_virtual_machine_is_none(host: Make) -> None:
 def test_containers(host: Make) -> None:
     one = host("l40s")
     assert one.gather()["container"] is None
-    one.container("lxc")
+    one.container("lxc", nesting=False)
     one.write("proc/self/uid_map", "         0     100000      65536\n")
-    assert one.gather()["container"] == {"kind": "lxc", "unprivileged": True, "nesting": False}
-    one.write("dev/.lxc/proc/version")
+    facts = one.gather()
+    assert facts["container"] == {"kind": "lxc", "unprivileged": True, "nesting": False}
+    assert (only(facts)["id"], only(facts)["verdict"]) == ("gpu.nesting", WARNING)
+    assert "nesting=1" in only(facts)["fix"] and "sandbox: container" in only(facts)["fix"]
+    one.container("lxc")
     one.write("proc/self/uid_map", "         0          0 4294967295\n")
     assert one.gather()["container"] == {"kind": "lxc", "unprivileged": False, "nesting": True}
     one.container("docker")
@@ -488,7 +516,7 @@ def test_nvidia_smi_instead(host: Make) -> None:
     row = "%d, GPU-%d, NVIDIA H200, 9.0, 143771, 570.124.06, 00000000:%02X:00.0, Disabled\n"
     smi = Smi("".join(row % (index, index, 1 + 32 * index) for index in range(8)), "GPU-3, 77, 2048, /usr/bin/a, b\nGPU-3, 78, [N/A], c\n")
     facts = without_nvml(host, "h200", smi).gather()
-    assert (facts["source"], facts["driver"], facts["cuda"], facts["topology"]) == ("nvidia-smi", "570.124.06", "12.8", None)
+    assert (facts["source"], facts["driver"], facts["cuda"]) == ("nvidia-smi", "570.124.06", "12.8")
     assert column(facts, "memory") == [143771 * MIB] * 8 and column(facts, "compute_capability") == ["9.0"] * 8
     assert facts["devices"][7]["bus_id"] == "0000:e1:00.0"
     assert facts["devices"][3]["processes"] == [
@@ -538,6 +566,38 @@ def test_nvidia_smi_lists_the_parts_of_a_divided_gpu(host: Make) -> None:
         ("MIG-2", "MIG 1g.10gb"),
     ]
     assert facts["devices"][1]["mig"] == {"enabled": False, "devices": []}
+
+
+def test_without_nvml_the_paths_are_those_of_pci_and_it_says_so(host: Make) -> None:
+    rows = "".join(
+        "%d, GPU-%d, NVIDIA H200, 9.0, 143771, 570.124.06, 00000000:%02X:00.0, Disabled\n" % (i, i, 1 + 32 * i) for i in range(8)
+    )
+    one = without_nvml(host, "h200", Smi(rows))
+    switch, other = "pci0000:00/0000:00:01.0/0000:a0:00.0", "pci0000:40/0000:40:01.0"
+    for number, (bridges, numa) in enumerate(
+        [
+            (switch + "/0000:a1:00.0", "0"),
+            (switch + "/0000:a1:01.0", "0"),
+            (switch + "/0000:a1:02.0/0000:b0:00.0/0000:b1:00.0", "0"),
+            ("pci0000:00/0000:00:03.0", "0"),
+            (other, "0"),
+            ("pci0000:80/0000:80:01.0", "1"),
+        ]
+    ):
+        one.behind("0000:%02x:00.0" % (1 + 32 * number), bridges, numa)
+    topology = one.gather()["topology"]
+    assert topology["paths"][0] == [None, "PIX", "PXB", "PHB", "NODE", "SYS", None, None]
+    assert topology["paths"][5][:6] == ["SYS"] * 5 + [None]
+    assert topology["p2p"] is None
+    assert topology["reason"].startswith("NVML: ") and "links and P2P are not known" in topology["reason"]
+
+
+def test_gpus_of_a_machine_with_one_node_are_on_it(host: Make) -> None:
+    one = without_nvml(host, "fault")
+    one.behind("0000:01:00.0", "pci0000:00/0000:00:01.0", "-1")
+    one.behind("0000:21:00.0", "pci0000:20/0000:20:01.0", "-1")
+    facts = one.gather()
+    assert facts["source"] == "pci" and facts["topology"]["paths"][0][:2] == [None, "NODE"]
 
 
 def test_neither_library_nor_tool(host: Make) -> None:
