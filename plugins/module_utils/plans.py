@@ -714,6 +714,8 @@ class Planner:
         engine = self.tables["engines"][stack.engine]
         name = instance["name"]
         composed = arguments.compose(engine, stack.lane, instance, models)
+        if "cuda" not in stack.lacks:
+            self._check_memory(instance, engine["memory_share"], composed.config)
         self.settings += [
             {"instance": name, "name": option, "value": str(value), "origin": composed.origins[option]}
             for option, value in composed.config.items()
@@ -740,6 +742,20 @@ class Planner:
             "gate": self._gate(instance, engine),
         }
         return releases.compose(self.wanted.root, facts, composed.config, self.wanted.launcher)
+
+    def _check_memory(self, instance: t.Mapping[str, t.Any], option: str, config: t.Mapping[str, t.Any]) -> None:
+        subject = "%s: specdec_instances[%s].extra_args" % (self.wanted.host, instance["name"])
+        gpus = gpufindings.used(self.state["gpus"], instance.get("gpus") or "all")
+        unit = self.state["instances"].get(instance["name"], {}).get("unit", {})
+        share = config.get(option)
+        self.findings += gpufindings.unified_memory(
+            gpus,
+            self.state["memory"],
+            float(share) if isinstance(share, (int, float)) else None,
+            subject,
+            option,
+            unit.get("ActiveState") == "active",
+        )
 
     def _secrets(self, instance: t.Mapping[str, t.Any], engine: t.Mapping[str, t.Any]) -> dict[str, dict[str, str]]:
         known = self.state["secrets"].get(instance["name"], {})

@@ -656,3 +656,15 @@ def test_a_python_of_the_wheelhouse_is_sent_and_never_downloaded(tmp_path: Path)
     assert "wheelhouse.damaged" in [one["id"] for one in errors(plan(python=asked, lock=False, wheelhouse=str(tmp_path)))]
     managed = errors(plan(python={**asked, "source": "managed"}, lock=False, wheelhouse=str(tmp_path)))
     assert "wheelhouse.interpreter" in [one["id"] for one in managed]
+
+
+@pytest.mark.parametrize(
+    ("share", "verdicts"), [({}, ["warning"]), ({"mem_fraction_static": 0.6}, []), ({"mem-fraction-static": 0.9}, ["error"])]
+)
+def test_a_share_of_unified_memory_is_compared_with_what_is_free(share: dict[str, float], verdicts: list[str]) -> None:
+    device = {"index": 0, "uuid": "GPU-0", "name": "NVIDIA GB10", "compute_capability": "12.1", "mig": None, "unified": True}
+    gpus = {"source": "nvml", "driver": "580.95.05", "devices": [device], "findings": []}
+    system = {**BARE["os"], "machine": "aarch64"}
+    state = {**BARE, "os": system, "gpus": gpus, "memory": {"total": 120 * 10**9, "available": 80 * 10**9}}
+    made = plan(state, engine={"name": "sglang", "version": "0.5.23", "lane": "auto"}, extra_args=share)
+    assert [one["verdict"] for one in made["findings"] if one["id"] == "gpu.unified-share"] == verdicts
