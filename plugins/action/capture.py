@@ -38,6 +38,10 @@ class ActionModule(ActionBase):
                     return {**result, "changed": False, "digest": known, "manifest": pins.manifest(known), "ignored": []}
                 return {**result, **self._capture(pins, target, headline, arguments, task_vars)}
         except AnsibleError as error:
+            with contextlib.suppress(AnsibleError):
+                self._remove_tmp_path(self._connection._shell.tmpdir)
+            # what cannot be removed now would be tried again, and that failure stand in this one's place
+            self._connection._shell.tmpdir = None
             known = pins.reference(reference).get("overlays", {}).get(package)
             return {**result, **controller.refusal(headline, [_unreachable(target, reference, pins, known, str(error))])}
         except FindingError as error:

@@ -142,12 +142,17 @@ def with_modes(bundle: Bundle, executable: t.Collection[str], package: records.D
 
 
 def _as_released(entry: t.Mapping[str, t.Any], files: t.Mapping[str, bytes], release: Release, ignored: list[dict[str, str]]) -> bool:
-    """Whether a file is as the release's tag has it: then the wheel left it out, or made it while it was built."""
-    path = entry["path"]
-    same = bool(release.source.released) and release.source.released.get(path) == sources.content_id(files.get(path))
-    if same:
-        ignored.append({"path": path, "package": release.base.name, "reason": "as in the release's source, which is not as its wheel"})
-    return same
+    """Whether a file is as the release's tag has it, for all that is known: then the wheel left it out, or made it while it was built."""
+    path, source = entry["path"], release.source
+    reason = ""
+    if source.released:
+        same = source.released.get(path) == sources.content_id(files.get(path))
+        reason = "as in the release's source, which is not as its wheel" if same else ""
+    elif source.kind == sources.EDITABLE and entry["action"] == "delete":
+        reason = "not in the source, of which no repository tells whether it ever was"
+    if reason:
+        ignored.append({"path": path, "package": release.base.name, "reason": reason})
+    return bool(reason)
 
 
 def _committed(entry: t.Mapping[str, t.Any], files: t.Mapping[str, bytes], release: Release, installed: records.Distribution) -> bool:

@@ -16,6 +16,7 @@ HERE = Path(__file__).resolve().parent
 runpy.run_path(str(HERE.parent / "unit" / "conftest.py"))  # makes the collection importable
 sys.path.insert(0, str(HERE))
 sys.path.insert(0, str(HERE.parent / "doubles"))
+sys.path.append(str(HERE.parents[1]))  # for tests.unit.…: small wheels and packages made on the spot
 
 
 @pytest.fixture(scope="session")

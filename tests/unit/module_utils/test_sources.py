@@ -167,5 +167,13 @@ def test_a_checkout_without_a_tag_needs_a_version_that_is_a_release(checkout: Pa
     assert (finding.id, "git fetch --tags" in finding.fix) == ("overlay.editable", True)
     dist = records.Distribution("engine", "0.5.12.post1", "", {})
     assert sources.release(dist, sources.Source(sources.EDITABLE, checkout, "file:///x")) == "0.5.12.post1"
+    # what the wheel has and an untold source lacks may have been made while the wheel was built
+    rows = {path: records.Row(path, "sha256", wheels.sha256(data), None) for path, data in WHEEL.items()}
+    untold = captures.Release(records.Distribution("engine", "0.5.12", "", rows), sources.Source(sources.EDITABLE, checkout, "file:///x"))
+    site = references.site_packages(venv)
+    assert site
+    captured = captures.capture(site, "engine", release=untold)
+    assert [entry["path"] for entry in captured.bundle.manifest["files"] if entry["action"] == "delete"] == []
+    assert {one["path"] for one in captured.ignored if "no repository tells" in one["reason"]} == {"engine/made.py", "engine/old.py"}
     checkout.rename(tmp_path / "moved")
     assert "is not there" in overlaid.refused(references.capture, str(venv), "engine", None, "/nowhere", run).message
