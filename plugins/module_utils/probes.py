@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pkgutil
 import signal
 import typing as t
@@ -184,7 +185,7 @@ def run(
     :param read_only: what imports write goes into a directory that is removed afterwards, not into the instance's caches.
     """
     python = layout.environment(release["environment"]) / "venv" / "bin" / "python"
-    name = "specdec-probe-%s" % release["instance"]
+    name = "specdec-probe-%s-%d" % (release["instance"], os.getpid())
     properties = unit.run_properties()
     if read_only:
         properties = _aside(properties, str(layout.instance_state(release["instance"], release["environment"])), name)
@@ -221,10 +222,11 @@ def run_imports(
     properties = [word for pair in (*_READ_ONLY, ("PrivateDevices", "no" if devices else "yes")) for word in ("-p", "%s=%s" % pair)]
     properties += ["-p", "User=%s" % user] if user else []
     properties += ["--setenv=%s=%s" % pair for pair in sorted(variables.items())]
-    return _start(python, what, "specdec-probe-imports", properties, runner, deadline)
+    return _start(python, what, "specdec-probe-imports-%d" % os.getpid(), properties, runner, deadline)
 
 
 def _start(python: Path, what: t.Mapping[str, t.Any], name: str, properties: t.Sequence[str], runner: Runner, deadline: float) -> Report:
+    """The transient unit has a name of its own, so that two people may look at once."""
     limits = {"RuntimeMaxSec": "%d" % (deadline + 20), "KillMode": "control-group", "TimeoutStopSec": "5"}
     argv = ["systemd-run", "--wait", "--pipe", "--collect", "--unit=" + name, *properties]
     argv += [word for key, value in limits.items() for word in ("-p", "%s=%s" % (key, value))]
