@@ -9,7 +9,6 @@ import functools
 import getpass
 import os
 import socket
-import subprocess
 import typing as t
 from pathlib import Path
 
@@ -18,6 +17,8 @@ import yaml
 from ansible_collections.specdec.serving.plugins.module_utils import networks, stackfiles, wheelhouses
 from ansible_collections.specdec.serving.plugins.module_utils.findings import Finding
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed, Runner
+
+from .processes import run
 
 DATA = Path(__file__).resolve().parent.parent / "module_utils" / "data"
 
@@ -33,35 +34,6 @@ def stacks() -> tuple[t.Any, list[Finding]]:
     """The table of stacks, and what is wrong in it (see module_utils/stackfiles.py)."""
     path = DATA / "stacks.yml"
     return stackfiles.load(path.read_text(encoding="utf-8"), str(path))
-
-
-def run(
-    argv: t.Sequence[str],
-    *,
-    stdin: t.Optional[str] = None,
-    env: t.Optional[t.Mapping[str, str]] = None,
-    timeout: t.Optional[float] = None,
-    on_line: t.Optional[t.Callable[[str], None]] = None,
-) -> Completed:
-    """The runner of the controller (see module_utils/runners.py)."""
-    try:
-        done = subprocess.run(
-            list(argv),
-            input=stdin,
-            env={**os.environ, **(env or {})},
-            timeout=timeout,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        return Completed(124, str(error.stdout or ""), str(error.stderr or ""))
-    except OSError as error:
-        return Completed(127, "", str(error))
-    for line in (done.stdout + done.stderr).splitlines() if on_line else ():
-        on_line(line)
-    return Completed(done.returncode, done.stdout, done.stderr)
 
 
 def networked(network: t.Mapping[str, t.Any]) -> Runner:

@@ -30,7 +30,9 @@ REQUIREMENTS = Path(__file__).resolve().parent / "data" / "host_tools.txt"
 #: The pure packages of the host program.
 LIBRARIES = ("packaging", "pyelftools", "nvidia-ml-py")
 
-_CORE = "ansible_collections/specdec/serving/plugins/module_utils"
+_PLUGINS = "ansible_collections/specdec/serving/plugins"
+#: The file of the host program that starts processes; what modules use may not (see module_utils/runners.py).
+_PROCESSES = "plugin_utils/processes.py"
 #: Isolated from the user's directories and variables; writes no bytecode.
 _SHEBANG = b"#!/usr/bin/python3 -IB\n"
 _MAIN = "import sys\n\nfrom specdec.main import main\n\nsys.exit(main())\n"
@@ -92,7 +94,7 @@ def zipapp(cache: Path, runner: Runner, uv: t.Optional[str] = None) -> tuple[Pat
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
             _install(wanted, Path(scratch), runner, uv, [])
             files = {**_library_files(Path(scratch)), **own, "__main__.py": _MAIN.encode()}
-            for package in _parents(_CORE):
+            for package in [*_parents(_PLUGINS + "/module_utils"), _PLUGINS + "/plugin_utils"]:
                 files.setdefault(package + "/__init__.py", b"")
             with open(directory / "specdec", "wb") as program:
                 program.write(_SHEBANG)  # a person starts it by its name; a zip file may begin with anything
@@ -145,7 +147,9 @@ def packages() -> list[locks.Package]:
 
 def _sources() -> dict[str, Path]:
     """The collection's own files in the host program, by their names there."""
-    core = {"%s/%s" % (_CORE, path.name): path for path in (COLLECTION / "plugins" / "module_utils").glob("*.py")}
+    plugins = COLLECTION / "plugins"
+    core = {"%s/module_utils/%s" % (_PLUGINS, path.name): path for path in (plugins / "module_utils").glob("*.py")}
+    core["%s/%s" % (_PLUGINS, _PROCESSES)] = plugins / _PROCESSES
     return {**core, **{"specdec/" + path.name: path for path in (COLLECTION / "roles" / "uv" / "files" / "specdec").glob("*.py")}}
 
 

@@ -28,7 +28,7 @@ AGENT = """
 import json, sys
 sys.path.insert(0, "/opt/specdec/bin/specdec")
 from ansible_collections.specdec.serving.plugins.module_utils import jobs, layout, releases, transactions
-from specdec.runner import run
+from ansible_collections.specdec.serving.plugins.plugin_utils.processes import run
 request = json.load(sys.stdin)
 place = layout.Layout("/opt/specdec")
 answer = {}
@@ -70,6 +70,9 @@ def program() -> bytes:
             archive.writestr("/".join([*package.split("/")[:depth], "__init__.py"]), "")
         for path in sorted((CHECKOUT / "plugins" / "module_utils").glob("*.py")):
             archive.write(path, "%s/%s" % (package, path.name))
+        processes = "plugins/plugin_utils/processes.py"
+        archive.write(CHECKOUT / processes, "ansible_collections/specdec/serving/" + processes)
+        archive.writestr("ansible_collections/specdec/serving/plugins/plugin_utils/__init__.py", "")
         for path in sorted((CHECKOUT / "roles" / "uv" / "files" / "specdec").glob("*.py")):
             archive.write(path, "specdec/" + path.name)
         archive.writestr("__main__.py", "import sys\nfrom specdec.main import main\nsys.exit(main())\n")

@@ -23,7 +23,7 @@ from ansible_collections.specdec.serving.plugins.module_utils import models
 from ansible_collections.specdec.serving.plugins.module_utils.findings import FindingError
 from ansible_collections.specdec.serving.plugins.module_utils.layout import MARKER
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Runner
-from specdec.runner import run
+from ansible_collections.specdec.serving.plugins.plugin_utils.processes import run
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 WEIGHTS = random.Random(1).randbytes(3_000_000)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ansible_collections.specdec.serving.plugins.module_utils import gpus
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
-from specdec import runner
+from ansible_collections.specdec.serving.plugins.plugin_utils import processes as runner
 
 DOUBLE = Path(__file__).resolve().parents[2] / "doubles" / "nvml"
 HOSTS = {path.stem: json.loads(path.read_text()) for path in sorted((DOUBLE / "hosts").glob("*.json"))}

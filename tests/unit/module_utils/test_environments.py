@@ -25,7 +25,7 @@ from ansible_collections.specdec.serving.plugins.module_utils import bundles, ca
 from ansible_collections.specdec.serving.plugins.module_utils.findings import OK, FindingError, worst
 from ansible_collections.specdec.serving.plugins.module_utils.layout import MARKER, SCHEMA, Layout
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
-from specdec import runner as real
+from ansible_collections.specdec.serving.plugins.plugin_utils import processes as real
 
 from . import wheels
 

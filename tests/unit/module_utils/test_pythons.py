@@ -22,7 +22,7 @@ from index import Index
 from ansible_collections.specdec.serving.plugins.module_utils import pythons
 from ansible_collections.specdec.serving.plugins.module_utils.findings import Finding, FindingError
 from ansible_collections.specdec.serving.plugins.module_utils.layout import MARKER, Layout
-from specdec import runner
+from ansible_collections.specdec.serving.plugins.plugin_utils import processes as runner
 
 MACHINE = platform.machine()
 VERSION = platform.python_version()

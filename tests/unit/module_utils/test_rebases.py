@@ -14,7 +14,7 @@ import pytest
 
 from ansible_collections.specdec.serving.plugins.module_utils import bundles, overlays, rebases, records
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
-from specdec.runner import run
+from ansible_collections.specdec.serving.plugins.plugin_utils.processes import run
 
 from . import overlaid, wheels
 

@@ -18,7 +18,7 @@ import uv
 
 from ansible_collections.specdec.serving.plugins.module_utils import bundles, captures, overlays, references
 from ansible_collections.specdec.serving.plugins.module_utils.layout import MARKER, Layout
-from specdec.runner import run
+from ansible_collections.specdec.serving.plugins.plugin_utils.processes import run
 
 from . import overlaid, wheels
 

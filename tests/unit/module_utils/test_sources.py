@@ -16,7 +16,7 @@ import pytest
 import uv
 
 from ansible_collections.specdec.serving.plugins.module_utils import bundles, captures, overlays, records, references, sources
-from specdec.runner import run
+from ansible_collections.specdec.serving.plugins.plugin_utils.processes import run
 
 from . import overlaid, wheels
 

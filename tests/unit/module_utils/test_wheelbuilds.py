@@ -20,7 +20,7 @@ from ansible_collections.specdec.serving.plugins.module_utils import wheelbuilds
 from ansible_collections.specdec.serving.plugins.module_utils.findings import Finding, FindingError
 from ansible_collections.specdec.serving.plugins.module_utils.layout import Layout
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
-from specdec import runner as real
+from ansible_collections.specdec.serving.plugins.plugin_utils import processes as real
 
 PROJECT = (
     '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n[project]\nname = "tiny-kernel"\nversion = "1.0"\n'

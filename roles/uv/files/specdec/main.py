@@ -28,8 +28,7 @@ from ansible_collections.specdec.serving.plugins.module_utils.findings import (
     worst,
 )
 from ansible_collections.specdec.serving.plugins.module_utils.layout import MARKER, SCHEMA, Layout, unit_name
-
-from .runner import run
+from ansible_collections.specdec.serving.plugins.plugin_utils.processes import run
 
 _HISTORY_LINES = 5
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
-from specdec.runner import run
+from ansible_collections.specdec.serving.plugins.plugin_utils.processes import run
 
 
 def test_streams_status_stdin_and_environment() -> None:

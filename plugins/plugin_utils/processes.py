@@ -1,7 +1,7 @@
 # Copyright (c) 2026, specdec.serving contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The runner of the host program: real processes (see plugins/module_utils/runners.py)."""
+"""The runner of the controller and of the host program: real processes (see module_utils/runners.py)."""
 
 from __future__ import annotations
 
@@ -52,6 +52,10 @@ def _collect(process: subprocess.Popen[str], stdin: t.Optional[str], timeout: t.
         _end(process)
         stdout, stderr = process.communicate()
         return Completed(TIMED_OUT, stdout, stderr)
+    finally:
+        # an interrupt does not reach what has a session of its own
+        if process.poll() is None:
+            _end(process)
     return Completed(process.returncode, stdout, stderr)
 
 
