@@ -391,7 +391,7 @@ def api_findings(subject: Installed, source: t.Optional[Path] = None) -> list[Fi
         if part in providers:
             names = [(name, reference[name]) for name in providers[part] if name in reference]
             found += apinames.check(
-                source or subject.site_packages / row["package"],
+                source or subject.site_packages / dict(row["imports"]).get("engine", ""),
                 subject.site_packages,
                 module,
                 subject.lacks(part, providers[part]),

