@@ -502,20 +502,29 @@ def host_findings(subject: Subject, proc: Path, shm: Path) -> list[Finding]:
     ranks = max((int(value) for value in map(subject.release.config.get, _RANKS) if str(value).isdigit()), default=1)
     state = subject.layout.instance_state(facts["instance"], facts["environment"])
     return [
-        port_free(facts["port"], unit_name(facts["instance"]), gates.listeners(facts["port"], proc)),
+        port_free(facts["port"], _units(subject), gates.listeners(facts["port"], proc)),
         room("host.disk", state, FREE_DISK, "remove environments and caches that are not used (`specdec status` names them)"),
         room("host.shm", shm, FREE_SHM * ranks, "give the host or container a larger /dev/shm, or remove what dead processes left there"),
     ]
 
 
-def port_free(port: int, unit: str, listeners: t.Sequence[gates.Listener]) -> Finding:
+def _units(subject: Subject) -> list[str]:
+    """The units that a switch stops: the instance's, and one made by hand that it has adopted."""
+    instance = subject.facts["instance"]
+    adopted = releases.adopted_unit(subject.layout, instance, releases.current(subject.layout, instance))
+    return [unit_name(instance), *([adopted] if adopted else ())]
+
+
+def port_free(port: int, units: t.Sequence[str], listeners: t.Sequence[gates.Listener]) -> Finding:
     """``host.port``: nobody listens, or only the instance's own unit."""
     subject = "port %d" % port
-    foreign = [one for one in listeners if not one.of(unit)]
+    foreign = [one for one in listeners if not any(one.of(unit) for unit in units)]
     if foreign:
         fix = "Stop that process, or give the instance another port."
         found = ", ".join(one.text() for one in foreign)
-        return Finding("host.port", ERROR, subject, "the port belongs to somebody else", found, "free, or of %s" % unit, "/proc", fix=fix)
+        return Finding(
+            "host.port", ERROR, subject, "the port belongs to somebody else", found, "free, or of %s" % " or ".join(units), "/proc", fix=fix
+        )
     return Finding("host.port", OK, subject, "the instance's own service listens" if listeners else "free")
 
 

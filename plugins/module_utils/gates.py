@@ -17,10 +17,13 @@ from pathlib import Path
 from . import diagnosis, releases
 from .engines_http import Client, Disconnected, HttpError, TimedOut
 from .findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding, errors
-from .layout import unit_name
+from .layout import unit_of
 from .runners import Progress, Runner
 
 PROC = Path("/proc")
+
+#: The formula of a gate that asks for text alone.
+NOT_COUNTED = "not-counted"
 
 _POLL = 0.2
 #: SGLang's /health generates a token and gives up itself after 20 s.
@@ -247,7 +250,7 @@ class Gate:
     ) -> None:
         self.release = release
         self.gate = release["gate"]
-        self.unit = unit_name(release["instance"])
+        self.unit = unit_of(release)
         self.runner = runner
         self.progress = progress
         self.since = since
@@ -358,8 +361,9 @@ class Gate:
 
     def _generate(self, end: float) -> None:
         per_response = self.gate["formula"] == "sglang-responses"
+        uncounted = self.gate["formula"] == NOT_COUNTED
         self._ask(self.gate["prompts"][0], end)  # not counted: the first request may compile
-        before = {} if per_response else self._metrics(end)
+        before = {} if per_response or uncounted else self._metrics(end)
         answers = [self._ask(prompt, end) for prompt in self.gate["prompts"]]
         if all(degenerate(text, tokens) for text, tokens, _verified in answers):
             raise self._shut(
@@ -372,6 +376,9 @@ class Gate:
         tokens = sum(count for _text, count, _verified in answers)
         self._add("generation", OK, "%d completions, %d tokens" % (len(answers), tokens), found="%.60r" % answers[0][0])
         self.outcome.measured.update(completion=answers[0][0][:_SHOWN], prompts=len(answers), floor=self.gate["acceptance_floor"])
+        if uncounted:
+            self._add("acceptance-floor", NOT_APPLICABLE, "made by hand: whether it speculates is not asked")
+            return
         if per_response:
             verified = float(sum(count for _text, _tokens, count in answers))
             length = (tokens - len(answers)) / verified if verified else None

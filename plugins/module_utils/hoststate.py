@@ -122,8 +122,9 @@ def _disk(root: Path) -> dict[str, t.Any]:
 
 def _instances(layout: Layout, runner: Runner) -> dict[str, t.Any]:
     names = sorted(p.name for p in _children(layout.instances))
-    shown = _units([unit_name(name) for name in names], runner) if names else {}
-    return {name: _instance(layout, name, shown.get(unit_name(name), {})) for name in names}
+    units_ = {name: releases.adopted_unit(layout, name, releases.current(layout, name)) or unit_name(name) for name in names}
+    shown = _units(list(units_.values()), runner) if names else {}
+    return {name: _instance(layout, name, shown.get(units_[name], {})) for name in names}
 
 
 def _instance(layout: Layout, name: str, unit: t.Mapping[str, str]) -> dict[str, t.Any]:

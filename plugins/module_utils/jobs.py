@@ -38,6 +38,7 @@ KINDS: t.Mapping[str, tuple[str, str]] = {
     "switch": ("transactions", "switch"),
     "rollback": ("transactions", "rollback"),
     "recover": ("transactions", "recover"),
+    "adopt": ("adoptions", "adopt"),
     "prune": ("pruning", "prune"),
     "remove": ("removals", "remove"),
 }

@@ -70,6 +70,12 @@ def unit_name(instance: str) -> str:
     return "specdec-%s.service" % instance
 
 
+def unit_of(release: t.Mapping[str, t.Any]) -> str:
+    """The unit that runs a release (content of release.json): the instance's, or the one made by hand that was adopted."""
+    adopted = release.get("adopted")
+    return adopted["unit"] if adopted else unit_name(release["instance"])
+
+
 def user_name(instance: str) -> str:
     """The system user of an instance."""
     return "specdec-%s" % instance

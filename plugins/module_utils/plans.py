@@ -15,6 +15,7 @@ import typing as t
 from pathlib import Path
 
 from . import (
+    adoptions,
     arguments,
     artifacts,
     environments,
@@ -148,6 +149,7 @@ class Planner:
         self.environments: dict[str, dict[str, t.Any]] = {}
         self.fetches: dict[str, dict[str, t.Any]] = {}
         self.releases: list[dict[str, t.Any]] = []
+        self.adoptions: dict[str, dict[str, t.Any]] = {}
         self.artifacts: dict[str, list[dict[str, str]]] = {"tools": [], "overlays": [], "wheels": [], "models": []}
 
     def refuse(self, id_: str, subject: str, message: str, found: str, expected: str, fix: str) -> None:
@@ -177,6 +179,7 @@ class Planner:
             "fetches": list(self.fetches.values()),
             "releases": self.releases,
             "artifacts": self.artifacts,
+            "adoptions": list(self.adoptions.values()),
             "gone": self._gone(),
             "stages": self._stages(),
         }
@@ -255,6 +258,7 @@ class Planner:
             "source_overlay": self.artifacts["overlays"],
             "engine_env": [one for one in self.environments.values() if not one["present"]],
             "model_store": self.artifacts["models"] or self.fetches,
+            "adopt": self.adoptions,
             "verify": [one for one in self.releases if one["switch_needed"] and not one["proven"]],
             "engine_service": [one for one in self.releases if one["switch_needed"]],
         }
@@ -262,6 +266,7 @@ class Planner:
 
     def _plan_instance(self, instance: t.Mapping[str, t.Any]) -> None:
         self._check_port(instance)
+        self._adopt(instance)
         self._check_secrets(instance)
         captured = self._captured(instance)
         base = self._overlay_base(instance, captured)
@@ -605,7 +610,8 @@ class Planner:
     def _check_port(self, instance: t.Mapping[str, t.Any]) -> None:
         port = instance.get("port", DEFAULT_PORT)
         unit = unit_name(instance["name"])
-        foreign = [one for one in self.state["listeners"].get(str(port), ()) if unit not in one["cgroup"].split("/")]
+        ours = {unit, (instance.get("adopt") or {}).get("unit")}
+        foreign = [one for one in self.state["listeners"].get(str(port), ()) if not ours & set(one["cgroup"].split("/"))]
         for one in foreign:
             self.refuse(
                 "port",
@@ -615,6 +621,30 @@ class Planner:
                 "a free port, or one that %s holds" % unit,
                 "stop that process, or choose another port",
             )
+
+    def _adopt(self, instance: t.Mapping[str, t.Any]) -> None:
+        """Plan to take over what was made by hand, unless the instance has a release already."""
+        name = instance["name"]
+        if not instance.get("adopt") or self.state["instances"].get(name, {}).get("current"):
+            return
+        engine, service = self.tables["engines"][instance["engine"]["name"]], instance.get("service") or {}
+        gate = self._gate(instance, engine)
+        release = adoptions.compose(
+            name,
+            instance["adopt"]["unit"],
+            instance["engine"]["name"],
+            (instance.get("host", "127.0.0.1"), instance.get("port", DEFAULT_PORT)),
+            self._secrets(instance, engine),
+            {**self._timeouts(service), "gate": gate["timeout"]},
+            {key: gate[key] for key in ("served_model", "prompts", "health")},
+        )
+        content = {"facts": release.facts, "config": release.config, "unit": release.unit, "launcher": release.launcher}
+        job = {**self._job("adopt"), "instance": name, "release": content}
+        self.adoptions[name] = {"instance": name, "unit": instance["adopt"]["unit"], "id": release.id, "job": job}
+
+    @staticmethod
+    def _timeouts(service: t.Mapping[str, t.Any]) -> dict[str, int]:
+        return {"start": service.get("start_timeout", 900), "stop": service.get("stop_timeout", 120)}
 
     def _check_secrets(self, instance: t.Mapping[str, t.Any]) -> None:
         engine = instance["engine"]["name"]
@@ -673,6 +703,8 @@ class Planner:
         release = self._compose(instance, stack, environment["id"], models)
         name = instance["name"]
         state = self.state["instances"].get(name, {})
+        adoption = self.adoptions.get(name)
+        before = adoption["job"]["release"]["facts"] if adoption else state.get("release")
         serves = (
             state.get("current") == release.id == state.get("running")
             and state["unit"].get("ActiveState") == "active"
@@ -687,7 +719,7 @@ class Planner:
                 "engine": "%s %s, lane %s" % (stack.engine, stack.version, stack.lane),
                 "present": release.id in state.get("releases", ()),
                 "proven": release.id in state.get("proven", ()),
-                "current": state.get("current"),
+                "current": adoption["id"] if adoption else state.get("current"),
                 "switch_needed": not serves,
                 "health": state.get("health"),
                 "recorded": _recorded(state.get("history") or (), release.id),
@@ -702,7 +734,7 @@ class Planner:
                     **self._job("switch"),
                     "instance": name,
                     "release": release.id,
-                    "deadline": transactions.deadline(release.facts, state.get("release")).total,
+                    "deadline": transactions.deadline(release.facts, before).total,
                 },
                 "query": self._query(release.facts),
             }
@@ -734,8 +766,8 @@ class Planner:
             "models": sorted(models.values()),
             "host": instance.get("host", "127.0.0.1"),
             "port": instance.get("port", DEFAULT_PORT),
-            "start_timeout": service.get("start_timeout", 900),
-            "stop_timeout": service.get("stop_timeout", 120),
+            "start_timeout": self._timeouts(service)["start"],
+            "stop_timeout": self._timeouts(service)["stop"],
             "sandbox": service.get("sandbox", units.STRICT),
             "gpus": "cuda" not in stack.lacks,
             "dry_run": probes.dry_run(engine, stack.version, stack.lacks, stack.package),
@@ -814,6 +846,7 @@ def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
             lines += ["  overlay %(digest)s, %(origin)s" % overlay for overlay in one["overlays"]]
             lines += ["  " + overlays.layering_text(file) for file in one["replaced"]]
     lines += ["fetch %s at %s from the hub" % (one["repo"], one["revision"]) for one in plan["fetches"]]
+    lines += ["take over %(unit)s as release %(id)s of %(instance)s, without a restart" % one for one in plan["adoptions"]]
     for one in plan["releases"]:
         if one["switch_needed"]:
             lines.append("switch %s from %s to release %s" % (one["instance"], one["current"] or "nothing", one["id"]))

@@ -117,7 +117,7 @@ class _Kept:
                 kept = kept_releases(layout, instance, depth)
                 self.releases[instance] = {release: releases.load(layout, instance, release).facts for release in kept}
         facts = [one for kept in self.releases.values() for one in kept.values()]
-        self.environments = {one["environment"] for one in facts}
+        self.environments = {one["environment"] for one in facts if not one.get("adopted")}
         self.models = {Path(path).resolve() for one in facts for path in one["models"]}
         self.overlays: set[str] = set()
         self.hashes: set[str] = set()

@@ -92,10 +92,11 @@ def compose(root: str, facts: t.Mapping[str, t.Any], config: t.Mapping[str, t.An
     if inside:
         raise ValueError("the configuration holds the secrets %s" % ", ".join(inside))
     unit = units.service_unit(root, whole).text()
-    return Release({**whole, "id": _identity(whole, config, unit, launcher)}, dict(config), unit, launcher)
+    return Release({**whole, "id": identity(whole, config, unit, launcher)}, dict(config), unit, launcher)
 
 
-def _identity(facts: t.Mapping[str, t.Any], config: t.Mapping[str, t.Any], unit: str, launcher: str) -> str:
+def identity(facts: t.Mapping[str, t.Any], config: t.Mapping[str, t.Any], unit: str, launcher: str) -> str:
+    """The id of a release: the digest of all it holds, but the id itself."""
     return digest({"release": {k: v for k, v in facts.items() if k != "id"}, "config": config, "unit": unit, "launcher": launcher})
 
 
@@ -180,9 +181,9 @@ def load(layout: Layout, instance: str, release_id: str) -> Release:
         launcher = (directory / "launch.py").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise broken("cannot be read", str(error)) from error
-    identity = _identity(facts, config, unit, launcher)
-    if identity != release_id:
-        raise broken("its content is not that of its id", "%s holds content of id %s" % (directory, identity))
+    found = identity(facts, config, unit, launcher)
+    if found != release_id:
+        raise broken("its content is not that of its id", "%s holds content of id %s" % (directory, found))
     return Release(facts, config, unit, launcher)
 
 
@@ -212,6 +213,15 @@ def flip(layout: Layout, instance: str, release_id: t.Optional[str]) -> None:
         new.symlink_to(Path("releases") / release_id)
         new.replace(link)
     _flush(directory)
+
+
+def adopted_unit(layout: Layout, instance: str, release_id: t.Optional[str]) -> t.Optional[str]:
+    """The unit made by hand that a release stands for; None where it stands for none."""
+    try:
+        facts = json.loads((layout.release(instance, release_id or "") / "release.json").read_text(encoding="utf-8"))
+        return (facts.get("adopted") or {}).get("unit")
+    except (OSError, ValueError):
+        return None
 
 
 def unit_in_place(layout: Layout, instance: str, release_id: str) -> bool:

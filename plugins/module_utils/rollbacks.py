@@ -36,7 +36,7 @@ def preview(spec: t.Mapping[str, t.Any], runner: Runner) -> dict[str, t.Any]:
     whole = specification(spec)
     layout, instance, target = Layout(whole["root"]), whole["instance"], whole["release"]
     now = releases.current(layout, instance)
-    serves = now == target and _runs(instance, target, runner)
+    serves = now == target and _runs(layout, instance, target, runner)
     line = "%s goes back from %s to %s" % (instance, now or "nothing", target)
     return {
         "spec": whole,
@@ -47,7 +47,10 @@ def preview(spec: t.Mapping[str, t.Any], runner: Runner) -> dict[str, t.Any]:
     }
 
 
-def _runs(instance: str, release: str, runner: Runner) -> bool:
+def _runs(layout: Layout, instance: str, release: str, runner: Runner) -> bool:
+    adopted = releases.adopted_unit(layout, instance, release)
+    if adopted:
+        return gates.unit_state(runner, adopted).get("ActiveState") == "active"
     try:
         running = Path(units.running_file(instance)).read_text(encoding="utf-8")
     except OSError:
@@ -111,7 +114,7 @@ def _known(layout: Layout, instance: str) -> dict[str, str]:
         words.append("served" if facts["id"] in served else "has not served")
         if releases.failed(layout, instance, facts["id"]):
             words.append("failed its gate")
-        if not (layout.environment(facts["environment"]) / MARKER).exists():
+        if not facts.get("adopted") and not (layout.environment(facts["environment"]) / MARKER).exists():
             words.append("its environment is not on the host")
         known[facts["id"]] = ", ".join([*words, "%s %s" % (facts["engine"]["name"], facts["engine"]["version"])])
     return known

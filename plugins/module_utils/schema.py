@@ -124,6 +124,17 @@ INSTANCE: dict[str, Option] = {
     "served_model_name": Option(str),
     "api_key": Option(str, secret=True),
     "admin_api_key": Option(str, secret=True),
+    "adopt": Option(
+        dict,
+        {
+            "unit": Option(
+                str,
+                required=True,
+                pattern=r"(?!specdec-)[\w@:.-]+\.service",
+                words="the name of a unit that was made by hand, NAME.service",
+            )
+        },
+    ),
     "context_length": Option(int, minimum=1),
     "extra_args": Option(dict),
     "environment": Option(dict),

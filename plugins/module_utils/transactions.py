@@ -18,9 +18,9 @@ import time
 import typing as t
 from pathlib import Path
 
-from . import gates, jobs, releases, units
+from . import adoptions, gates, jobs, releases, units
 from .findings import ERROR, OK, WARNING, Finding, FindingError, errors
-from .layout import MARKER, SCHEMA, UNITS, Layout, unit_name, user_name
+from .layout import MARKER, SCHEMA, UNITS, Layout, unit_name, unit_of, user_name
 from .releases import Release
 from .runners import Progress, Runner
 
@@ -258,11 +258,12 @@ class _Transaction:
         force = bool(self.spec.get("force"))
         self._refuse_unfit(wanted, unasked=what == "switch" and not force)
         now = releases.current(self.layout, self.instance)
-        if now == release_id and not force and self._serves(release_id):
+        if now == release_id and not force and self._serves(wanted):
             self.progress("switch", "release %s is current and runs: nothing to do" % release_id)
             return self._result(findings, committed=True, noop=True)
         previous = self._previous(now, findings)
-        prepare_user(self.layout, wanted.facts, self.runner)
+        if not wanted.facts.get("adopted"):
+            prepare_user(self.layout, wanted.facts, self.runner)
         guard_boots(self.layout, self.runner)
         self._begin(what, wanted, previous)
         try:
@@ -303,7 +304,9 @@ class _Transaction:
 
     def _refuse_unfit(self, wanted: Release, *, unasked: bool) -> None:
         environment = self.layout.environment(wanted.facts["environment"])
-        if not (environment / MARKER).exists():
+        if wanted.facts.get("adopted"):
+            self._refuse_absent_unit(wanted)
+        elif not (environment / MARKER).exists():
             raise _refusal(
                 "environment-missing",
                 "environment " + wanted.facts["environment"],
@@ -332,13 +335,29 @@ class _Transaction:
                 fix="change what made it fail (%s), or force this switch to try the same release again" % mark.fix,
             )
 
-    def _serves(self, release_id: str) -> bool:
-        lives = gates.unit_state(self.runner, self.unit).get("ActiveState") == "active"
+    def _refuse_absent_unit(self, adopted: Release) -> None:
+        unit = unit_of(adopted.facts)
+        answer = self.runner(["systemctl", "show", "--value", "--property=LoadState", unit], timeout=30)
+        if answer.stdout.strip() != "loaded":
+            raise _refusal(
+                "unit-gone",
+                "release %s of %s, the unit %s that was made by hand" % (adopted.id, self.instance, unit),
+                "is not on this host any more",
+                found=answer.stdout.strip(),
+                expected="loaded",
+                fix="bring the unit back, or go to another release: specdec status %s" % self.instance,
+            )
+
+    def _serves(self, release: Release) -> bool:
+        unit = unit_of(release.facts)
+        lives = gates.unit_state(self.runner, unit).get("ActiveState") == "active"
+        if unit != self.unit:
+            return lives
         try:
             running = Path(units.running_file(self.instance)).read_text(encoding="utf-8")
         except OSError:
             running = ""
-        return lives and running == release_id and releases.unit_in_place(self.layout, self.instance, release_id)
+        return lives and running == release.id and releases.unit_in_place(self.layout, self.instance, release.id)
 
     def _previous(self, now: t.Optional[str], findings: list[Finding]) -> t.Optional[Release]:
         if now is None:
@@ -503,11 +522,11 @@ class _Transaction:
         if previous_id is None:
             self._stop()
             self.runner(["systemctl", "disable", "--quiet", self.unit], timeout=120)
-            self._forget_failure()
+            self._forget_failure(self.unit)
             self._point(None)
             return None
         previous = releases.load(self.layout, self.instance, previous_id)
-        if not (self._serves(previous_id) and releases.current(self.layout, self.instance) == previous_id):
+        if not (self._serves(previous) and releases.current(self.layout, self.instance) == previous_id):
             self._stop()
             self._point(previous)
         return previous
@@ -532,50 +551,67 @@ class _Transaction:
             path = Path(UNITS) / self.unit
             changed = path.exists()
             path.unlink(missing_ok=True)
+        elif release.facts.get("adopted"):
+            changed = False  # its unit is not ours to write
         else:
             changed = _place(self.unit, release.unit)
         # A process killed between writing and reloading leaves a file in place that systemd has not read.
         if changed or gates.unit_state(self.runner, self.unit).get("NeedDaemonReload") == "yes":
             _systemctl(self.runner, "daemon-reload")
 
+    def _units(self) -> list[str]:
+        """The instance's unit, and one made by hand that this transaction comes from or goes to."""
+        units_ = [self.unit]
+        for release_id in (self.record.get("from"), self.record.get("to")):
+            adopted = releases.adopted_unit(self.layout, self.instance, release_id)
+            if adopted and adopted not in units_:
+                units_.append(adopted)
+        return units_
+
     def _stop(self) -> float:
-        return stop(self.unit, self.runner)
+        return round(sum(stop(unit, self.runner) for unit in self._units()), 2)
 
     def _start(self, release: Release) -> dict[str, str]:
         """Start the unit; systemd's own job is over when this returns. Its state if it ran already, else nothing."""
-        before = gates.unit_state(self.runner, self.unit)
+        unit = unit_of(release.facts)
+        before = gates.unit_state(self.runner, unit)
         if before.get("ActiveState") == "active":
             return before
-        self._forget_failure()
-        answer = self.runner(["systemctl", "start", "--no-block", self.unit], timeout=60)
+        self._forget_failure(unit)
+        answer = self.runner(["systemctl", "start", "--no-block", unit], timeout=60)
         if answer.rc != 0:
-            raise self._not_started(answer.stderr.strip())
+            raise self._not_started(unit, answer.stderr.strip())
         end = time.monotonic() + release.facts["start_timeout"]
         while True:
-            show = self.runner(["systemctl", "show", "--property=ActiveState,Job,Result", self.unit], timeout=30)
+            show = self.runner(["systemctl", "show", "--property=ActiveState,Job,Result", unit], timeout=30)
             state = dict(line.split("=", 1) for line in show.stdout.splitlines() if "=" in line)
             if state.get("ActiveState") in ("active", "failed") or state.get("Job", "0") in ("", "0"):
                 return {}  # whether it lives is the gate's to say
             if time.monotonic() > end:
-                raise self._not_started("its start job is still queued after %d s" % release.facts["start_timeout"])
+                raise self._not_started(unit, "its start job is still queued after %d s" % release.facts["start_timeout"])
             time.sleep(_POLL)
 
-    def _forget_failure(self) -> None:
+    def _forget_failure(self, unit: str) -> None:
         """So that no start limit of an earlier crash counts; a unit that did not fail has nothing to forget."""
-        self.runner(["systemctl", "reset-failed", self.unit], timeout=30)
+        self.runner(["systemctl", "reset-failed", unit], timeout=30)
 
-    def _not_started(self, evidence: str) -> FindingError:
+    def _not_started(self, unit: str, evidence: str) -> FindingError:
         return _refusal(
             "start",
-            self.unit,
+            unit,
             "cannot be started",
             evidence=evidence,
-            fix="systemctl status %s and systemd-analyze verify say why" % self.unit,
+            fix="systemctl status %s and systemd-analyze verify say why" % unit,
         )
 
     def _enable(self) -> None:
-        if gates.unit_state(self.runner, self.unit).get("UnitFileState") != "enabled":
-            _systemctl(self.runner, "enable", "--quiet", self.unit)
+        """What serves now starts at boot, and nothing else of the instance; one made by hand only if it did so before."""
+        serving = releases.adopted_unit(self.layout, self.instance, self.record["to"]) or self.unit
+        for unit in self._units():
+            enabled = gates.unit_state(self.runner, unit).get("UnitFileState") == "enabled"
+            wanted = unit == serving and (unit == self.unit or adoptions.was_enabled(self.layout, self.instance))
+            if enabled != wanted:
+                _systemctl(self.runner, "enable" if wanted else "disable", "--quiet", unit)
 
 
 # What a person asks for
@@ -596,7 +632,9 @@ def describe(layout: Layout, instance: str, runner: Runner) -> dict[str, t.Any]:
         running: t.Optional[str] = Path(units.running_file(instance)).read_text(encoding="utf-8")
     except OSError:
         running = None
-    state = gates.unit_state(runner, unit_name(instance))
+    state = gates.unit_state(runner, unit_of(release) if release else unit_name(instance))
+    if release and release.get("adopted") and state.get("ActiveState") == "active":
+        running = now
     return {
         "instance": instance,
         "release": now,

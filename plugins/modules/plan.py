@@ -116,6 +116,11 @@ fetches:
   returned: success
   type: list
   elements: dict
+adoptions:
+  description: Units made by hand that are taken over, each with the job that does it.
+  returned: success
+  type: list
+  elements: dict
 gone:
   description: Instances that are on the host and not in the inventory; they are left alone.
   returned: success

@@ -40,7 +40,7 @@ if "release" in request:
     releases.store(place, release)
 if "spec" in request:
     try:
-        answer = jobs.start(request["spec"], run)
+        answer = jobs.start(request["spec"], run, request.get("job_secrets"))
         if request["wait"]:
             request["follow"] = answer["directory"]
     except jobs.Busy as busy:

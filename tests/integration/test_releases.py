@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import time
 import typing as t
 
 import pytest
-from switchhost import ENVIRONMENT, KEY, ROOT, Host
+from switchhost import CHECKOUT, ENVIRONMENT, KEY, KEY_VERSION, ROOT, Host
+
+from ansible_collections.specdec.serving.plugins.module_utils import adoptions
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +179,94 @@ def test_upgrading_one_instance_loses_no_request_on_another(ground: Host) -> Non
     assert wrong == [] and right > 100
     serves(ground, "moving", one.id)
     serves(ground, "steady", steady.id)
+
+
+HAND_MADE = """# Written by hand.
+[Unit]
+Description=an engine, by hand
+[Service]
+ExecStart=/opt/handmade/venv/bin/python -B /opt/handmade/engine.py --config /opt/handmade/config.json
+Restart=on-failure
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def test_a_unit_made_by_hand_is_taken_over_upgraded_and_returned_to(ground: Host) -> None:
+    """The adoption changes and restarts nothing of it; a failing upgrade and a rollback bring it back, and it starts at boot again."""
+    ground.add_environment(ENVIRONMENT)
+    good = ground.release("adopted")
+    config = {"host": "127.0.0.1", "port": good.facts["port"], "api-key": KEY}
+    engine = (CHECKOUT / "tests" / "doubles" / "engine.py").read_bytes()
+    ground.put(
+        {
+            "/opt/handmade/engine.py": (engine, 0o644),
+            "/opt/handmade/config.json": (json.dumps(config).encode(), 0o600),
+            "/opt/handmade/venv/bin/python": "/usr/bin/python3",
+            "/etc/systemd/system/handmade.service": (HAND_MADE.encode(), 0o644),
+        }
+    )
+    adopted = adoptions.compose(
+        "adopted",
+        "handmade.service",
+        "double",
+        ("127.0.0.1", good.facts["port"]),
+        {"api_key": {"option": "api-key", "version": KEY_VERSION}},
+        {"start": 6, "stop": 3, "gate": 6},
+        {"served_model": "tiny", "prompts": ["a", "b"], "health": "/health"},
+    )
+    content = {"facts": adopted.facts, "config": adopted.config, "unit": adopted.unit, "launcher": adopted.launcher}
+    job = {"schema": 1, "kind": "adopt", "root": ROOT, "who": "tester", "why": "", "instance": "adopted", "release": content}
+
+    def adopt(key: str) -> dict[str, t.Any]:
+        return ground.agent(spec=job, wait=True, job_secrets={"api_key": key})["result"]
+
+    places = "/opt/handmade /etc/systemd/system/handmade.service /etc/systemd/system/*.wants/handmade.service"
+    mine = "find " + places + " -printf '%p %m %s %T@\\n' | sort"
+    before = snapshot(ground)
+    assert ids(adopt(KEY)) == ["adopt.not-running"]
+    ground.sh("systemctl", "enable", "--now", "--quiet", "handmade")
+    ground.sh("timeout", "10", "sh", "-c", "until grep -q ':%04X .* 0A ' /proc/net/tcp; do sleep 0.05; done" % good.facts["port"])
+    assert ids(adopt("not-the-key-not-the-key")) == ["gate.generation"]
+    assert not exists(ground, ROOT + "/instances/adopted") and snapshot(ground).count("specdec-adopted") == before.count("specdec-adopted")
+
+    untouched, pid = ground.sh("sh", "-c", mine), ground.show("handmade", "MainPID")
+    assert adopt(KEY)["changed"] and not adopt(KEY)["changed"]
+    assert (ground.sh("sh", "-c", mine), ground.show("handmade", "MainPID")) == (untouched, pid)
+    serves(ground, "adopted", adopted.id)
+    assert "adopted: healthy" in ground.specdec("status", "adopted")
+
+    refused = ground.switch(ground.release("adopted", mode="crash"))
+    assert refused["rolled_back_to"] == adopted.id, refused
+    serves(ground, "adopted", adopted.id)
+    assert ground.show("handmade", "UnitFileState") == "enabled"
+
+    assert ground.switch(good)["committed"]
+    serves(ground, "adopted", good.id)
+    assert (ground.show("handmade", "ActiveState"), ground.show("handmade", "UnitFileState")) == ("inactive", "disabled")
+    ground.specdec("prune")
+
+    run = ground.playbook("rollback", specdec_rollback_instance="adopted")
+    assert run.returncode == 0, run.stdout
+    serves(ground, "adopted", adopted.id)
+    assert (ground.show("handmade", "ActiveState"), ground.show("handmade", "UnitFileState")) == ("active", "enabled")
+    assert (ground.show("specdec-adopted", "ActiveState"), ground.show("specdec-adopted", "UnitFileState")) == ("inactive", "disabled")
+    assert (
+        ground.sh("sh", "-c", "sha256sum < /etc/systemd/system/handmade.service").split()[0]
+        == hashlib.sha256(HAND_MADE.encode()).hexdigest()
+    )
+    again = ground.playbook("rollback", specdec_rollback_instance="adopted", specdec_rollback_release=adopted.id)
+    assert again.returncode == 0 and "changed=0" in again.stdout, again.stdout
+
+    run = ground.playbook("remove", specdec_remove_instance="adopted", specdec_remove_confirm=True)
+    assert run.returncode == 0, run.stdout
+    assert ground.show("handmade", "ActiveState") == "active" and "specdec-adopted" not in snapshot(ground)
+    ground.sh("systemctl", "disable", "--now", "--quiet", "handmade")
+
+
+def ids(result: t.Mapping[str, t.Any]) -> list[str]:
+    """Ids of the findings that forbid going on."""
+    return [finding["id"] for finding in result["findings"] if finding["verdict"] == "error"]
 
 
 def exists(host: Host, *paths: str) -> list[str]:

@@ -628,6 +628,25 @@ def test_a_key_that_the_engine_does_not_know_is_refused() -> None:
     assert set(plan(**keys)["releases"][0]["files"]["facts"]["secrets"]) == set(keys)
 
 
+def test_a_unit_made_by_hand_is_taken_over_before_its_upgrade() -> None:
+    listens = [{"pid": 7, "command": "python", "cgroup": "/system.slice/sglang.service"}]
+    state = {**BARE, "listeners": {"30000": listens}}
+    assert [one["id"] for one in errors(plan(state=state))] == ["plan.port"]
+    made = plan(state=state, adopt={"unit": "sglang.service"}, service={"start_timeout": 100, "stop_timeout": 10})
+    assert errors(made) == [] and "adopt" in made["stages"]
+    (adoption,), (release,) = made["adoptions"], made["releases"]
+    assert (adoption["unit"], release["current"]) == ("sglang.service", adoption["id"])
+    # stop 10, start 100, gate 300; and back to what was made by hand: stop 10, start 100, gate 300
+    assert release["switch"]["deadline"] == 820
+    assert "take over sglang.service as release %s of main, without a restart" % adoption["id"] in plans.changes(made)
+
+
+def test_what_has_a_release_already_is_not_taken_over_again() -> None:
+    there = {"current": "abc", "running": None, "unit": {}, "unit_as_released": True, "unfinished": None, "release": None}
+    made = plan(state={**BARE, "instances": {"main": there}}, adopt={"unit": "sglang.service"})
+    assert made["adoptions"] == [] and "adopt" not in made["stages"]
+
+
 def test_an_instance_that_left_the_inventory_is_told_and_left_alone() -> None:
     there = {"unit": {"ActiveState": "active"}, "release": {"port": 30001}}
     pins = Pins()
