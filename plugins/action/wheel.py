@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.specdec.serving.plugins.module_utils import artifacts, networks, wheelsources
+from ansible_collections.specdec.serving.plugins.module_utils import artifacts, findings, networks, wheelsources
 from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, Finding, FindingError
 from ansible_collections.specdec.serving.plugins.module_utils.layout import Layout
 from ansible_collections.specdec.serving.plugins.plugin_utils import controller, downloads, hosttools
@@ -60,7 +60,9 @@ class ActionModule(ActionBase):
             spec["why"] = "the wheel of %s for %s" % (arguments["package"], target)
             job = self._action("job", {"spec": spec, "network": arguments["network"]}, task_vars)
             if job.get("failed"):
-                return job
+                wrong = [findings.from_dict(one) for one in (job.get("result") or {}).get("findings", ())]
+                headline = "%s: %s is not to be had; nothing was changed:" % (target, told)
+                return {**job, **(controller.refusal(headline, findings.errors(wrong)) if wrong else {})}
             wheel = job["result"]["wheel"]
             place = self._brought(pins, key, wheel, arguments)
             return {"changed": True, "path": str(place), "sha256": wheel["sha256"]}

@@ -118,7 +118,7 @@ class _Build:
         done = self._git("fetch", "--quiet", "--depth", "1", git, commit, inside=True)
         if done.rc != 0:
             # not every server hands out a commit by its name alone
-            self._must("fetch", "--quiet", git, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+            self._must("fetch", "--quiet", git, "+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
         self._must("checkout", "--quiet", "--detach", commit)
         self._must("submodule", "--quiet", "update", "--init", "--recursive", "--depth", "1")
 

@@ -53,7 +53,7 @@ class Builder:
         (self.repository / "kernels").mkdir(parents=True)
         (self.repository / "kernels" / "pyproject.toml").write_text(PROJECT)
         (self.repository / "kernels" / "backend.py").write_text(BACKEND)
-        self.git("init", "--quiet", "-b", "main")
+        self.git("init", "--quiet", "-b", "master")
         self.git("add", ".")
         self.git("commit", "--quiet", "-m", "kernels")
         self.commit = self.git("rev-parse", "HEAD").strip()
