@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import typing as t
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from ansible_collections.specdec.serving.plugins.module_utils import checks
 from ansible_collections.specdec.serving.plugins.module_utils.findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
 
-from . import compiled
+from . import compiled, reports, test_comparisons
 from .proving import DISTRIBUTIONS, World
 
 PROBE = [check.id for check in checks.CHECKS if check.group == "probe"]
@@ -165,6 +166,18 @@ def record(world: World, row: str) -> None:
 def test_every_check_is_documented_once_and_has_a_bad_case() -> None:
     assert list(CASES) == [check.id for check in checks.CHECKS]
     assert all(check.text.endswith(".") for check in checks.CHECKS)
+
+
+def test_every_id_that_the_page_names_under_prove_has_a_bad_case() -> None:
+    page = reports.PAGE.read_text(encoding="utf-8")
+    part = page[page.index("## Prove") : page.index("## An audit")]
+    # told while an environment is built (test_environments.py), not of one that is there
+    building = {"environment.bytecode", "environment.cache"}
+    assert set(re.findall(r"`([a-z]+\.[a-z-]+)`", part)) == set(CASES) | building
+    audited = page[page.index("## An audit") : page.index("## Switch and after")]
+    compared = {one for one in test_comparisons.CASES if one.startswith("parity.")}
+    assert set(re.findall(r"`(parity\.[a-z-]+)`", audited)) == compared | {"parity.wanted"}
+    assert set(reports.BEFORE) <= set(CASES)
 
 
 def test_a_good_release_is_ok_throughout_and_only_with_known_ids(world: World) -> None:

@@ -17,6 +17,9 @@ from ansible_collections.specdec.serving.plugins.module_utils import diagnosis, 
 from ansible_collections.specdec.serving.plugins.module_utils.findings import COULD_NOT_CHECK, ERROR, OK, WARNING
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
 
+from . import reports
+from .reports import REPORTS
+
 JOURNALS = Path(__file__).with_name("journals")
 SITE = "/opt/env/venv/lib/python3.11/site-packages"
 EXITED = "Nov 30 03:00:09 gpu systemd[1]: specdec-main.service: Main process exited, code=exited, status=1/FAILURE"
@@ -81,79 +84,7 @@ def test_recorded_start_of_a_healthy_engine_has_no_failure() -> None:
     assert (finding.id, finding.verdict) == ("failure.none", OK)
 
 
-# What reports show: (report, the line, id)
-
-REPORTS = (
-    ("vllm#49804", "RuntimeError: flashinfer-cubin version (0.6.13) does not match flashinfer version (0.6.14).", "flashinfer-parts"),
-    (
-        "sglang#10891",
-        "Exception: flashinfer_python is installed with version 0.4.0, which is less than the minimum required version 0.4.1.",
-        "minimum-version",
-    ),
-    (
-        "sglang#27654",
-        "ImportError: kernels>=0.12 is required for a normal functioning of this module, but found kernels==0.9.",
-        "dependency-version",
-    ),
-    ("sglang#29317", "ImportError: common_ops.abi3.so: undefined symbol: _ZN3c1013MessageLoggerC1EPKciib", "undefined-symbol"),
-    ("sglang#5100", "ImportError: x.so: undefined symbol: _ZN5torch3jit17parseSchemaOrNameERKSsb", "undefined-symbol"),
-    ("sglang#8131", "ImportError: /x/common_ops.abi3.so: undefined symbol: cuGreenCtxStreamCreate", "driver-symbol"),
-    ("sglang#13948", "ImportError: [sgl_kernel] CRITICAL: Could not load any common_ops library!", "kernel-library"),
-    ("sglang#12119", "ImportError: libnuma.so.1: cannot open shared object file: No such file or directory", "library"),
-    (
-        "sglang#7249",
-        "RuntimeError: RMSNorm failed with error code no kernel image is available for execution on the device",
-        "no-kernel-image",
-    ),
-    (
-        "sglang#8513",
-        "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 147456, Hardware limit: 101376.",
-        "shared-memory-of-gpu",
-    ),
-    ("triton#8539", "RuntimeError: ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'", "ptxas-architecture"),
-    ("sglang#29646", "OSError: libnvrtc.so.12: cannot open shared object file: No such file or directory", "cuda-library"),
-    ("vllm#52300", "ImportError: libcudart.so.13: cannot open shared object file: No such file or directory", "cuda-library"),
-    ("pytorch#174320", "ImportError: undefined symbol: cublasLtGetVersion, version libcublasLt.so.13", "cuda-library-shadowed"),
-    ("pytorch#88882", "RuntimeError: CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasGemmEx`", "cuda-library-shadowed"),
-    ("sglang#4778", "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory", "driver-library"),
-    ("pytorch#168065", "AssertionError: Torch not compiled with CUDA enabled", "cpu-torch"),
-    ("transformers hides it", "RuntimeError: operator torchvision::nms does not exist", "torchvision-mismatch"),
-    ("FunASR#2973", "RuntimeError: The NVIDIA driver on your system is too old (found version 12080).", "driver-too-old"),
-    ("vllm#47397", "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.", "ptx-toolchain"),
-    ("homelab#4110", "NVMLError: Failed to initialize NVML: Driver/library version mismatch", "driver-mismatch"),
-    ("nvidia-container-toolkit#48", "RuntimeError: Failed to initialize NVML: Unknown Error", "nvml-unknown"),
-    ("open-gpu-kernel-modules#862", "RuntimeError: No CUDA GPUs are available", "no-gpu"),
-    ("turbofit#5", "ValueError: invalid literal for int() with base 10: '[N/A]'", "gpu-memory-unknown"),
-    (
-        "vllm#56824",
-        "ValueError: Free memory on device cuda:0 (36.75/121.63 GiB) on startup is less than desired GPU memory utilization (0.9)",
-        "gpu-memory-taken",
-    ),
-    ("dgx-spark-playbooks#97", "RuntimeError: NV_ERR_NO_MEMORY", "gpu-memory-taken"),
-    ("fak#923", "FileNotFoundError: [Errno 2] No such file or directory: 'ninja'", "no-ninja"),
-    ("flashinfer#1919", "RuntimeError: Could not find nvcc and default cuda_home='/usr/local/cuda' doesn't exist", "no-nvcc"),
-    ("flashinfer#4410", "RuntimeError: fatal error: curand_kernel.h: No such file or directory", "cuda-header"),
-    ("flashinfer#3634", "RuntimeError: ninja: build stopped: nvcc Killed, exit code 137", "compiler-killed"),
-    ("pytorch#91005", "ImportError: /tmp/x/cuda_utils.so: failed to map segment from shared object", "no-exec"),
-    ("vllm#27890", "RuntimeError: main.c:5:10: fatal error: Python.h: No such file or directory", "python-header"),
-    ("virtualenv#2308", "OSError: /srv/venv/bin/sglang: bad interpreter: No such file or directory", "bad-interpreter"),
-    ("sglang#351", "AttributeError: module 'sglang' has no attribute 'function'", "package-shadowed"),
-    ("vllm#9255", "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find the requested files in the disk cache", "model-offline"),
-    ("skypilot#2634", "OSError: 401 Client Error: Cannot access gated repo for url", "model-access"),
-    ("vllm#3719", "OSError: /models/x does not appear to have a file named config.json.", "model-file"),
-    ("a cut-off file", "safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata", "model-file"),
-    ("club-3090#144", "ModuleNotFoundError: No module named 'vllm.entrypoints.openai.speech_to_text'", "no-module"),
-    ("vllm#20127", "PermissionError: [Errno 13] Permission denied: '/.cache'", "no-home"),
-    ("vllm#7920", "zmq.error.ZMQError: Too many open files", "open-files"),
-    ("nccl#290", "RuntimeError: Error while creating shared memory segment /dev/shm/nccl-x: No space left on device", "shared-memory"),
-    ("llm-d#352", "OSError: [Errno 28] No space left on device", "disk-full"),
-    ("nccl-tests#206", "RuntimeError: ibv_reg_mr_iova2 failed with error Cannot allocate memory", "locked-memory"),
-    ("sglang: registry", "ValueError: Unknown speculative algorithm name: DDTREE", "algorithm"),
-    ("vllm#10185", "PermissionError: [Errno 13] Permission denied: '/srv/models/t2/config'", "permission"),
-    ("triton", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 GiB", "gpu-memory"),
-    ("sglang#31281", "OSError: [Errno 98] Address already in use", "port-in-use"),
-    ("flashinfer at the end of a loaded model", "ImportError: cannot import name 'mm_mxfp8' from 'flashinfer'", "overlay-name"),
-)
+# What reports show
 
 
 @pytest.mark.parametrize(("report", "line", "id_"), REPORTS, ids=[report for report, _line, _id in REPORTS])
@@ -172,10 +103,9 @@ def test_every_row_of_the_table_is_tried_here() -> None:
     assert len({row.id for row in failures.FAILURES}) == len(failures.FAILURES)
 
 
-def test_documentation_holds_the_table() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "checks.md").read_text(encoding="utf-8")
-    for row in failures.FAILURES:
-        assert "| `failure.%s` | %s | %s |\n" % (row.id, row.cause, row.source) in text
+def test_documentation_holds_the_tables() -> None:
+    text = reports.PAGE.read_text(encoding="utf-8")
+    assert reports.written(text) == text, "run python tests/unit/module_utils/reports.py"
 
 
 @pytest.mark.parametrize(
