@@ -19,7 +19,7 @@ import yaml
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CORE = CHECKOUT / "plugins" / "module_utils"
-ID = re.compile(r"[a-z]+\.(?!json|txt|py|yml|yaml)[a-z][a-z-]+")
+ID = re.compile(r"[a-z]+\.(?!(?:json|txt|py|yml|yaml)$)[a-z][a-z-]+")
 
 
 def finding_ids(known: t.Collection[str]) -> tuple[set[str], set[str]]:
