@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import ssl
 import threading
 import typing as t
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -54,13 +55,20 @@ def git_hash(content: bytes) -> str:
 
 
 class Hub:
-    """Serves repositories by ``organisation/name`` until it is closed; ``seen`` holds (method, path, Range) of each request."""
+    """Serves repositories by ``organisation/name`` until it is closed; ``seen`` holds (method, path, Range) of each request.
 
-    def __init__(self, repositories: dict[str, Repository], address: str = "127.0.0.1") -> None:
+    :param name: the host name in its endpoint, where that is not its address; :param context: for TLS.
+    """
+
+    def __init__(
+        self, repositories: dict[str, Repository], address: str = "127.0.0.1", name: str = "", context: t.Optional[ssl.SSLContext] = None
+    ) -> None:
         self.repositories = repositories
         self.seen: list[tuple[str, str, t.Optional[str]]] = []
         self.server = ThreadingHTTPServer((address, 0), _handler(self))
-        self.endpoint = "http://%s:%d" % (address, self.server.server_port)
+        if context:
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.endpoint = "%s://%s:%d" % ("https" if context else "http", name or address, self.server.server_port)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def close(self) -> None:

@@ -17,9 +17,11 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from authority import Authority
 from hub import Hub, Repository
+from proxy import Proxy
 
-from ansible_collections.specdec.serving.plugins.module_utils import models
+from ansible_collections.specdec.serving.plugins.module_utils import models, networks
 from ansible_collections.specdec.serving.plugins.module_utils.findings import FindingError
 from ansible_collections.specdec.serving.plugins.module_utils.layout import MARKER
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Runner
@@ -202,3 +204,33 @@ def test_a_file_that_leaves_its_directory_is_refused(host: Host) -> None:
     host.repository.files["../../evil"] = b"x"
     assert host.refused().id == "model.path"
     assert not list(host.root.rglob("evil"))
+
+
+@pytest.fixture
+def private(host: Host, tmp_path: Path) -> t.Iterator[dict[str, t.Any]]:
+    """``specdec_network`` for a hub that only a proxy reaches and that a private authority signs for."""
+    authority = Authority(tmp_path)
+    host.hub.close()
+    host.hub = Hub({"org/target": host.repository}, name="hub.internal", context=authority.context("hub.internal"))
+    proxy = Proxy({"hub.internal": ("127.0.0.1", host.hub.server.server_port)}, login="carol:proxyPassword")
+    yield {"proxy": proxy.url(), "ca": str(authority.pem)}
+    proxy.close()
+
+
+def network(host: Host, values: dict[str, t.Any]) -> dict[str, t.Any]:
+    """The part of a job's spec that names the network."""
+    secret = host.root / "secrets" / networks.SECRET
+    secret.parent.mkdir(exist_ok=True)
+    secret.write_text(networks.packed(values)[networks.SECRET])
+    return {"secret_files": {networks.SECRET: str(secret)}}
+
+
+def test_a_hub_behind_a_proxy_with_a_private_authority(host: Host, private: dict[str, t.Any]) -> None:
+    finding = host.refused(**network(host, {**private, "ca": None}))
+    assert (finding.id, "specdec_network.ca" in finding.fix) == ("network.certificate", True)
+    finding = host.refused(**network(host, {**private, "proxy": private["proxy"].replace("proxyPassword", "wrongPassword")}))
+    assert (finding.id, "Password" in finding.text()) == ("network.proxy", False)
+    finding = host.refused(**network(host, {"ca": private["ca"]}))
+    assert finding.id == "model.unreachable"
+    result = host.fetch(**network(host, private))
+    assert result["changed"] and "proxyPassword" not in json.dumps(result) + "".join(host.told)

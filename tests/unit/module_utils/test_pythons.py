@@ -22,6 +22,7 @@ from index import Index
 from ansible_collections.specdec.serving.plugins.module_utils import pythons
 from ansible_collections.specdec.serving.plugins.module_utils.findings import Finding, FindingError
 from ansible_collections.specdec.serving.plugins.module_utils.layout import MARKER, Layout
+from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
 from ansible_collections.specdec.serving.plugins.plugin_utils import processes as runner
 
 MACHINE = platform.machine()
@@ -153,6 +154,17 @@ def test_what_is_wrong_with_a_source_is_told_apart(mirror: Mirror) -> None:
     )
     other, version = mirror.put(archive(), "other.tar.gz"), MINOR + ".99"
     assert mirror.refused(rows={key(version): row(other["url"], other["sha256"], version)}, version=version).id == "python.version"
+
+
+def test_a_full_disk_is_named_and_what_uv_prints_is_without_secrets(mirror: Mirror) -> None:
+    def full(_argv: t.Sequence[str], **options: t.Any) -> Completed:
+        options["on_line"]("Downloading https://me:secretWord@mirror.internal/cpython.tar.gz")
+        return Completed(1, "error: Failed to extract archive\n  cause: No space left on device (os error 28)\n", "")
+
+    with pytest.raises(FindingError) as caught:
+        pythons.install(mirror.spec(), full, lambda _stage, message, **_data: mirror.told.append(message))
+    assert caught.value.finding.id == "python.disk"
+    assert "secretWord" not in "".join(mirror.told) and any("mirror.internal" in one for one in mirror.told)
 
 
 def test_an_archive_that_leaves_its_directory_is_refused(mirror: Mirror) -> None:
