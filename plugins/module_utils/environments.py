@@ -137,6 +137,9 @@ class _Build:
                 self._remove_leftovers()
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise FindingError(self._failure("disk", "the file system is full", str(error), _UV_FAILURES[0][3])) from error
+            if isinstance(error, OSError) and error.errno == errno.EROFS:
+                fix = "look into the kernel's messages why it was remounted (dmesg), mount it writable, then run the deploy again"
+                raise FindingError(self._failure("read-only", "the file system takes no writes", str(error), fix)) from error
             raise
         return self._result(True, "built")
 
