@@ -14,6 +14,7 @@ import dataclasses
 import json
 import os
 import pkgutil
+import re
 import signal
 import typing as t
 from pathlib import Path
@@ -75,6 +76,9 @@ _READ_ONLY = (
     ("WorkingDirectory", "/"),
 )
 _VARIABLES = {"HOME": "/tmp", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+
+#: What systemd and runuser say to others than root.
+_DENIED = re.compile(r"(?i)authentication required|access denied|permission denied|may not be used by non-root")
 
 _TAIL = 3000
 _REBUILD = "See the findings on versions and names; change the pins (`specdec_pins`) or the overlay and build again."
@@ -369,6 +373,9 @@ def _broken(stage: str, consequences: t.Sequence[str], links: t.Sequence[t.Mappi
 def _ended(report: Report) -> list[Finding]:
     """Findings on a worker that hung, died or left something behind; ``import.sandbox`` on one that never ran."""
     evidence = report.stderr.strip()
+    if not report.begun and _DENIED.search(evidence):
+        message, fix = "only root may start the probe with the unit's user and sandbox", "Run this as root (sudo, `become: true`)."
+        return [Finding("import.sandbox", COULD_NOT_CHECK, "sandbox", message, evidence=evidence, fix=fix)]
     if not report.begun:
         cause, fix = NOT_STARTED.get(report.rc, ("", "Read the evidence; `systemd-analyze verify` on the release's unit says more."))
         message = "the probe could not be started with the unit's user and sandbox"

@@ -77,7 +77,7 @@ def open_environment(venv: Path, engines: t.Mapping[str, t.Any], runner: Runner,
     try:
         distributions = records.distributions(site_packages)
     except OSError as error:
-        raise _no_environment(venv, str(error)) from error
+        raise _closed(venv, error) from error
     python = _python(venv, runner)
     versions = {dist.name: dist.version for dist in distributions}
     name = next((one for one, row in engines.items() if row["package"] in versions), "")
@@ -218,6 +218,14 @@ def _declared(name: str, declared: t.Collection[str]) -> bool:
 # Papers
 
 
+def _closed(venv: Path, error: OSError) -> FindingError:
+    """It cannot be looked at: for want of a permission, which says nothing of it, or because it is not whole."""
+    if not isinstance(error, PermissionError):
+        return _no_environment(venv, str(error))
+    fix = "Look as root (`become: true`)."
+    return FindingError(Finding("environment.complete", COULD_NOT_CHECK, str(venv), "it may not be read", str(error), fix=fix))
+
+
 def _no_environment(venv: Path, why: str) -> FindingError:
     expected = "pyvenv.cfg, bin/python and lib/python3.*/site-packages"
     return FindingError(
@@ -233,7 +241,7 @@ def _site_packages(venv: Path) -> Path:
             raise _no_environment(venv, "no pyvenv.cfg" if venv.is_dir() else "no such directory")
         found = references.site_packages(venv)
     except OSError as error:
-        raise _no_environment(venv, str(error)) from error
+        raise _closed(venv, error) from error
     if found is None:
         raise _no_environment(venv, "no site-packages")
     return found

@@ -189,6 +189,12 @@ def test_one_cause_is_one_finding() -> None:
     assert found["arguments.accepted"].verdict == COULD_NOT_CHECK
 
 
+def test_who_may_not_start_a_unit_has_proven_nothing(world: World) -> None:
+    world.transient = Completed(1, "", "Failed to start transient service unit: Interactive authentication required.")
+    found = {one["id"]: one for one in world.prove()["findings"]}
+    assert found["import.sandbox"]["verdict"] == COULD_NOT_CHECK and "root" in found["import.sandbox"]["fix"]
+
+
 @pytest.mark.parametrize(
     ("rc", "word"),
     [(200, "CHDIR"), (203, "EXEC"), (217, "USER"), (226, "NAMESPACE"), (228, "SECCOMP"), (1, "exit status 1"), (127, "exit status 127")],

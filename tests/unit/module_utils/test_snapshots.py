@@ -232,6 +232,16 @@ def test_what_is_no_environment_is_said(hand: ByHand, break_it: t.Callable[[ByHa
     assert (caught.value.finding.id, caught.value.finding.found) == ("environment.complete", why)
 
 
+def test_what_may_not_be_read_is_not_judged(hand: ByHand, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_path: Path) -> t.Any:
+        raise PermissionError(13, "Permission denied", str(hand.venv))
+
+    monkeypatch.setattr(snapshots.records, "distributions", refuse)
+    with pytest.raises(FindingError) as caught:
+        hand.open()
+    assert caught.value.finding.verdict == COULD_NOT_CHECK and "become" in caught.value.finding.fix
+
+
 def test_half_an_environment_tells_the_rest(hand: ByHand) -> None:
     for python in (hand.venv / "bin").glob("python*"):
         python.unlink()
