@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import signal
 import typing as t
 
 from . import failures, probes
@@ -55,6 +56,10 @@ _BEGUN = re.compile(r"^(Starting|Started) ")
 _EXITED = re.compile(r"(?:Main|Control) process exited, code=(\w+), status=(\d+)(?:/([\w-]+))?")
 _OOM = re.compile(r"killed by the OOM killer|Failed with result 'oom-kill'|[Oo]ut of memory: Killed process|oom-kill:")
 _SUICIDE = "kill_process_tree called"
+#: The engine's own words for the end of one of its processes; a negative status is a signal.
+_WORKER = re.compile(r"(?:Subprocess |[Pp]rocess |Worker ?)(\S+).*(?:exit code|exitcode)[ :=]+-(\d+)")
+#: faulthandler shows every thread; only the one it calls current has failed.
+_THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+")
 _ENDED = re.compile(r"process exited|Failed with result|[Kk]illed process|timed out")
 _TIMED_OUT = re.compile(r"(start|stop[\w-]*) operation timed out|Failed with result '(timeout|watchdog)'")
 
@@ -161,6 +166,7 @@ class _Stream:
         self.last: t.Optional[Raised] = None
         self.continued = 0
         self.fatal = False
+        self.current = True
 
 
 class Journal:
@@ -198,13 +204,18 @@ class Journal:
 
     def _spoken(self, stream: _Stream, text: str, stamped: bool) -> None:
         frame = _FRAME.match(text) or _SYNTAX.match(text)
-        if _TRACEBACK in text:
+        thread = _THREAD.match(text) if stream.fatal else None
+        if thread:
+            stream.current = thread[1] != "Thread"
+        elif _TRACEBACK in text:
             stream.announced = stream.announced or bool(_ANNOUNCED.search(text))
             stream.open += 1
             stream.last = None
         elif frame:
             found = Frame(frame[1], int(frame[2]), frame[3] if frame.re is _FRAME else "<module>")
-            if stream.fatal and stream.last:
+            if stream.fatal and not stream.current:
+                pass
+            elif stream.fatal and stream.last:
                 # this one is printed the other way round: most recent call first
                 stream.last.frames.insert(0, found)
             else:
@@ -223,7 +234,7 @@ class Journal:
             self._raised(stream, "Fatal Python error", fatal[1])
         else:
             self._raised(stream, match[1], match[2] or "")
-        stream.fatal = bool(fatal)
+        stream.fatal, stream.current = bool(fatal), True
         return True
 
     def _raised(self, stream: _Stream, type_: str, message: str) -> None:
@@ -374,13 +385,17 @@ def _of_end(journal: Journal, chain: t.Optional[Chain], subject: str, again: str
     exits = [match for match in map(_EXITED.search, journal.manager) if match]
     code, status = (exits[0][1], int(exits[0][2])) if exits else ("", 0)
     timed_out = next((line for line in journal.manager if _TIMED_OUT.search(line)), "")
+    worker = next((match for match in map(_WORKER.search, journal.said) if match), None)
     silent = chain is not None or any("Received sigquit" in line for line in journal.said)
-    if silent or (code == "killed" and status == 9 and not timed_out):
-        what = "a process of the engine" if silent or any(_SUICIDE in line for line in journal.said) else "the engine"
-        message = "%s was killed by signal 9, memory limit likely" % what if not silent else "%s ended without a word" % what
+    if worker and int(worker[2]) != 9:
+        return Diagnosis(_of_signal(int(worker[2]), worker[1], subject, "\n".join((worker.string.strip(), evidence))), again)
+    if silent or worker or (code == "killed" and status == 9 and not timed_out):
+        what = worker[1] if worker else "a process of the engine" if any(_SUICIDE in line for line in journal.said) else "the engine"
+        message = "%s was killed by signal 9, memory limit likely" % what if worker or not silent else "%s ended without a word" % what
         cause = "Most likely the kernel's killer for lack of memory, or a crash in compiled code; the journal does not say it."
         fix = "Look at `journalctl -k` of that time for `Killed process` or `segfault`. " + _OOM_FIX
-        return Diagnosis(_failure("killed", subject, message, evidence=evidence, cause=cause, fix=fix), again)
+        shown = "\n".join((worker.string.strip(), evidence)) if worker else evidence
+        return Diagnosis(_failure("killed", subject, message, evidence=shown, cause=cause, fix=fix), again)
     if timed_out:
         fix = "If it was still loading, raise the time limit (`service.start_timeout`, `stop_timeout`); the last lines say where it stood."
         shown = "\n".join([evidence, *journal.said[-_SHOWN:]])
@@ -388,10 +403,7 @@ def _of_end(journal: Journal, chain: t.Optional[Chain], subject: str, again: str
             _failure("timeout", subject, "systemd ended it: a time limit passed", found=timed_out, evidence=shown, fix=fix), again
         )
     if code in ("dumped", "killed") and status != 15:
-        message = "killed by signal %s" % (exits[0][3] or status)
-        row = failures.known("signal %d" % status)
-        cause, fix = (row.cause, row.fix) if row else ("", _UNKNOWN_FIX)
-        return Diagnosis(_failure(row.id if row else "signal", subject, message, evidence=evidence, cause=cause, fix=fix), again)
+        return Diagnosis(_of_signal(status, "", subject, evidence), again)
     if code == "exited" and status in probes.NOT_STARTED:
         cause, fix = probes.NOT_STARTED[status]
         return Diagnosis(_failure("not-started", subject, "systemd could not start it", evidence=evidence, cause=cause, fix=fix), again)
@@ -403,6 +415,17 @@ def _of_end(journal: Journal, chain: t.Optional[Chain], subject: str, again: str
         return Diagnosis(Finding("failure.none", COULD_NOT_CHECK, subject, "the journal holds no line of the engine", fix=fix))
     found = "%d lines, %d exception(s) that engines survive" % (len(journal.said), len(journal.chains))
     return Diagnosis(Finding("failure.none", OK, subject, "no failure in the journal", found=found, evidence=journal.said[-1]))
+
+
+def _of_signal(number: int, process: str, subject: str, evidence: str) -> Finding:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = str(number)
+    row = failures.known("signal %d" % number)
+    cause, fix = (row.cause, row.fix) if row else ("", _UNKNOWN_FIX)
+    message = "%skilled by %s" % (process + " was " if process else "", name)
+    return _failure(row.id if row else "signal", subject, message, evidence=evidence, cause=cause, fix=fix)
 
 
 def _failure(id_: str, subject: str, message: str, *, fix: str, verdict: str = ERROR, **more: str) -> Finding:

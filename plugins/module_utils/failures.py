@@ -314,8 +314,9 @@ FAILURES = (
         "model-file",
         r"does not appear to have a file named|is not a local folder and is not a valid model identifier|Incorrect path_or_model_id"
         r"|Cannot find any model weights|[Nn]o such file or directory: \S*(\.safetensors|config\.json|tokenizer\S*)\b"
-        r"|No such file or directory: \S*\.safetensors|Error while deserializing header",
-        "A file of the model or of its draft is missing or cut off.",
+        r"|No such file or directory: \S*\.safetensors|Error while deserializing header"
+        r"|Repo id must be in the form .*: '/|Unrecognized model in /",
+        "A file of the model or of its draft is missing, cut off, or closed to the service's user.",
         "Deploy again: the model store compares every file with the pinned revision and fetches what differs.",
         "vllm#3719",
     ),

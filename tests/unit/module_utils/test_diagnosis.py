@@ -51,7 +51,11 @@ def found(text: str) -> tuple[str, str]:
     return finding.id, finding.message
 
 
-# Recordings of real crashes
+# Recordings of real crashes of real engines
+
+#: Where less than a start shows it again.
+IMPORT = "/opt/sglang/venv/bin/python -c 'import sglang.srt.speculative.ddtree_worker'"
+AGAIN_OF = {"broken-import": IMPORT, "version-mismatch-in-worker": IMPORT}
 
 
 @pytest.mark.parametrize("program_name_shown", [True, False])
@@ -65,18 +69,32 @@ def found(text: str) -> tuple[str, str]:
             "RuntimeError: flashinfer-cubin version (0.6.3)",
             "env.py:5 in _get_cubin",
         ),
+        ("port-in-use", "failure.port-in-use", "ERROR:    [Errno 98] error while attempting to bind", ""),
+        ("model-missing", "failure.model-file", "huggingface_hub.errors.HFValidationError: Repo id must be in the form", "in package"),
+        ("model-cut", "failure.model-file", "safetensors._safetensors_rust.SafetensorError", "weight_utils.py:1354 in _load_file"),
+        (
+            "unknown-algorithm",
+            "failure.algorithm",
+            "ValueError: Unknown speculative algorithm name: NOSUCH",
+            "spec_info.py:66",
+        ),
+        ("unknown-argument", "failure.arguments", "sglang serve: error: unrecognized arguments: --speculativ-algorithm", ""),
+        # the signal was sent while it waited for work
+        ("worker-segfault", "failure.segfault", "Fatal Python error: Segmentation fault", "zmq/sugar/poll.py:106 in poll"),
+        ("worker-killed", "failure.killed", "scheduler_0 was killed by signal 9, memory limit likely", "exit code -9"),
+        ("engine-killed", "failure.killed", "the engine was killed by signal 9, memory limit likely", "status=9/KILL"),
     ],
 )
 def test_recorded_crash_is_reduced_to_its_root(name: str, id_: str, message: str, evidence: str, program_name_shown: bool) -> None:
     text = (JOURNALS / (name + ".txt")).read_text(encoding="utf-8")
     if not program_name_shown:
-        text = "\n".join(line.split(": ", 1)[1] for line in text.splitlines())
+        text = "\n".join(line.split(": ", 1)[-1] for line in text.splitlines())
     result = diagnosis.diagnose(text, "sglang.service")
     assert result.finding.id == id_ and result.finding.verdict == ERROR
     assert result.finding.message.startswith(message)
     assert evidence in result.finding.evidence
     assert result.finding.cause and result.finding.fix
-    assert result.reproduce == "/opt/sglang/venv/bin/python -c 'import sglang.srt.speculative.ddtree_worker'"
+    assert result.reproduce == AGAIN_OF.get(name, "systemctl restart sglang.service; journalctl --unit=sglang.service --follow")
 
 
 def test_recorded_start_of_a_healthy_engine_has_no_failure() -> None:
