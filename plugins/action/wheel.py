@@ -20,8 +20,6 @@ from ansible_collections.specdec.serving.plugins.plugin_utils.pins import Pins
 
 
 class ActionModule(ActionBase):
-    TRANSFERS_FILES = True
-
     def run(self, tmp: t.Any = None, task_vars: t.Any = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
         arguments = {"root": "/opt/specdec", "network": {}, **self._task.args}
