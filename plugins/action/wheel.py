@@ -15,7 +15,8 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.specdec.serving.plugins.module_utils import artifacts, findings, networks, wheelsources
 from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, Finding, FindingError
 from ansible_collections.specdec.serving.plugins.module_utils.layout import Layout
-from ansible_collections.specdec.serving.plugins.plugin_utils import controller, downloads, hosttools
+from ansible_collections.specdec.serving.plugins.plugin_utils import controller, fetching, hosttools
+from ansible_collections.specdec.serving.plugins.plugin_utils.gathering import exclusive
 from ansible_collections.specdec.serving.plugins.plugin_utils.pins import Pins
 
 
@@ -38,9 +39,13 @@ class ActionModule(ActionBase):
         source, cache = arguments["source"], controller.cache_directory()
         place = wheelsources.downloaded(cache, source)
         self._display.display("%s | wheel  | fetching %s" % (target, told))
-        network = networks.prepared(networks.described(arguments["network"]), cache, controller.environment())
-        subject = "%s: specdec_pins.%s" % (target, arguments["package"])
-        changed = downloads.fetch(source["url"], source["sha256"], place, network, subject)
+        wanted = fetching.Wanted(source["url"], source["sha256"], None, place)
+        client = fetching.Client({**controller.environment(), **controller.network_environment(arguments["network"])})
+        # hosts that need the same wheel come here at the same time: the first fetches it, the others find it
+        with exclusive(cache):
+            changed = not place.is_file()
+            if changed:
+                fetching.fetch(wanted, client, lambda _count: None, explained("%s: specdec_pins.%s" % (target, arguments["package"])))
         return {"changed": changed, "path": str(place), "sha256": source["sha256"]}
 
     def _built(self, arguments: t.Mapping[str, t.Any], told: str, target: str, task_vars: t.Any) -> dict[str, t.Any]:
@@ -139,6 +144,23 @@ class ActionModule(ActionBase):
             shared_loader_obj=self._shared_loader_obj,
         )
         return action.run(task_vars=task_vars)
+
+
+def explained(subject: str) -> fetching.Explained:
+    """The findings of a wheel that is named by its address and does not come."""
+
+    def unreachable(_filename: str, url: str, words: str) -> Finding:
+        fix = "check the address, and specdec_network (proxy, ca); or put the wheel into a directory of specdec_wheel_directories"
+        text, message = networks.hidden(words), "the wheel cannot be fetched"
+        own = Finding("wheel.download", ERROR, subject, message, networks.hidden(url), "a file", text, fix=fix)
+        return networks.diagnose(text, subject, ("proxy", "certificate")) or own
+
+    def other_bytes(_filename: str, url: str, found: str, expected: str) -> Finding:
+        fix = "find out which is right before you change the pin: the file was replaced, or the sha256 is another file's"
+        message, evidence = "the file is not the one of the pin", networks.hidden(url)
+        return Finding("wheel.hash", ERROR, subject, message, "sha256 " + found, "sha256 " + expected, evidence, fix=fix)
+
+    return fetching.Explained(unreachable, other_bytes)
 
 
 def _unusable(arguments: t.Mapping[str, t.Any], target: str, message: str, found: str) -> Finding:

@@ -56,7 +56,7 @@ _FAILURES: tuple[tuple[str, str, str, str, str], ...] = (
         "set specdec_network.ca to the PEM file of the authority, on the controller",
     ),
     (
-        r"valid authentication|40[13] (Unauthorized|Forbidden)|status client error \(40[13]",
+        r"valid authentication|40[13]:? (Unauthorized|Forbidden)|status client error \(40[13]",
         "credentials",
         "the package index does not let it in",
         "there is no login for it, it is wrong, or may not read this (401 or 403)",

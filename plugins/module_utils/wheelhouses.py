@@ -13,7 +13,7 @@ import json
 import typing as t
 from pathlib import Path
 
-from . import artifacts, locks, packagelists
+from . import artifacts, locks, networks, packagelists
 from .findings import ERROR, Finding, FindingError
 from .layout import SCHEMA, digest
 from .networks import hidden
@@ -213,7 +213,8 @@ def source(name: str, sources: t.Sequence[str]) -> Finding:
 def unreachable(filename: str, url: str, words: str) -> Finding:
     """A file that cannot be downloaded."""
     fix = "check the controller's network, proxy, certificates and credentials, then run it again: it goes on where it stopped"
-    return _finding("wheelhouse.fetch", filename, "could not be downloaded", hidden(url), "the file", hidden(words), fix=fix)
+    own = _finding("wheelhouse.fetch", filename, "could not be downloaded", hidden(url), "the file", hidden(words), fix=fix)
+    return networks.diagnose(hidden(words), "the controller, fetching %s" % filename, ("proxy", "certificate", "credentials")) or own
 
 
 def other_bytes(filename: str, url: str, found: str, expected: str) -> Finding:

@@ -27,7 +27,7 @@ import urllib.request
 from pathlib import Path
 
 from ansible_collections.specdec.serving.plugins.module_utils import wheelhouses
-from ansible_collections.specdec.serving.plugins.module_utils.findings import FindingError
+from ansible_collections.specdec.serving.plugins.module_utils.findings import Finding, FindingError
 
 _BLOCK = 1 << 18
 _ATTEMPTS = 4
@@ -58,6 +58,8 @@ class Client:
         default = ssl.get_default_verify_paths()
         bundle = named or next((path for path in (default.cafile, *_BUNDLES) if path and os.path.exists(path)), None)
         context = ssl.create_default_context(cafile=bundle)
+        # uv asks for no more, and many private authorities do not name their key
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         proxies = {scheme: _either(environ, scheme + "_proxy") or _either(environ, "all_proxy") for scheme in ("http", "https")}
         proxies = {scheme: proxy for scheme, proxy in proxies.items() if proxy}
         self._direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
@@ -102,12 +104,23 @@ def credentials(environ: t.Mapping[str, str]) -> dict[tuple[str, str], tuple[str
     return found
 
 
-def fetch(wanted: Wanted, client: Client, told: t.Callable[[int], None]) -> None:
+class Explained(t.NamedTuple):
+    """The findings of a file that does not come: of its name, address and the client's words; of name, address, found and wanted sha256."""
+
+    unreachable: t.Callable[[str, str, str], Finding] = wheelhouses.unreachable
+    other_bytes: t.Callable[[str, str, str, str], Finding] = wheelhouses.other_bytes
+
+
+#: As for a wheelhouse.
+_OWN = Explained()
+
+
+def fetch(wanted: Wanted, client: Client, told: t.Callable[[int], None], explained: Explained = _OWN) -> None:
     """One file; what an earlier attempt left of it is gone on with.
 
     :param told: gets the number of bytes whenever some have come.
 
-    Raises FindingError (``wheelhouse.fetch``, ``wheelhouse.hash``).
+    Raises FindingError, as ``explained``; what has come stays beside, but for other bytes.
     """
     wanted.dest.parent.mkdir(parents=True, exist_ok=True)
     part = wanted.dest.with_name(wanted.dest.name + ".part")
@@ -122,12 +135,12 @@ def fetch(wanted: Wanted, client: Client, told: t.Callable[[int], None]) -> None
                 part.unlink()
                 continue
             if attempt + 1 == _ATTEMPTS or (status is not None and status < 500):
-                raise FindingError(wheelhouses.unreachable(wanted.dest.name, wanted.url, str(error))) from error
+                raise FindingError(explained.unreachable(wanted.dest.name, wanted.url, str(error))) from error
             time.sleep(2**attempt)
     found = _hash(part)
     if found != wanted.sha256:
         part.unlink()
-        raise FindingError(wheelhouses.other_bytes(wanted.dest.name, wanted.url, found, wanted.sha256))
+        raise FindingError(explained.other_bytes(wanted.dest.name, wanted.url, found, wanted.sha256))
     part.replace(wanted.dest)
 
 

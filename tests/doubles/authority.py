@@ -21,10 +21,13 @@ class Authority:
     """Signs certificates for servers; ``pem`` is the file that clients have to trust.
 
     :param directory: where the files lie.
+    :param strict: whether certificates name keys, as RFC 5280 wants and older authorities do not.
     """
 
-    def __init__(self, directory: Path, name: str = "Private CA of a test") -> None:
+    def __init__(self, directory: Path, strict: bool = True) -> None:
         self.directory = directory
+        self.strict = strict
+        name = "Private CA of a test"
         self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.pem = directory / "authority.pem"
@@ -43,8 +46,13 @@ class Authority:
         return context
 
     def _signed(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, extensions: list[x509.ExtensionType]) -> bytes:
+        if self.strict:
+            usage = x509.KeyUsage(True, False, False, False, False, subject == self.name, False, False, False)
+            named = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+            signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+            extensions = [*extensions, usage, named, signer]
         now = datetime.datetime.now(datetime.timezone.utc)
         builder = x509.CertificateBuilder(self.name, subject, key.public_key(), x509.random_serial_number(), now - _DAY, now + _DAY)
         for extension in extensions:
-            builder = builder.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
+            builder = builder.add_extension(extension, critical=isinstance(extension, (x509.BasicConstraints, x509.KeyUsage)))
         return builder.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
