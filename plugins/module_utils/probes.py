@@ -291,6 +291,10 @@ def imports(report: Report, row: t.Mapping[str, t.Any], homes: t.Sequence[Path],
     :param homes: where imports may come from.
     :param devices: whether the GPUs were in sight; where not, a failure for want of one proves nothing.
     """
+    if not report.begun:
+        # that says something of the host, and nothing of the environment
+        fix = "Run it as root on a host with systemd; or without a transient unit (import_health with `sandbox: false`)."
+        return [dataclasses.replace(one, verdict=COULD_NOT_CHECK, fix="%s %s" % (one.fix, fix)) for one in _ended(report)]
     found = judge(dataclasses.replace(report, stages={part: line for part, line in report.stages.items() if part != "models"}), row, homes)
     for part, _module in row["imports"]:
         if part not in report.stages and part != report.begun:

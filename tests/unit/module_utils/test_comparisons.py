@@ -1,19 +1,16 @@
 # Copyright (c) 2026, specdec.serving contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A snapshot against pins, a lock, and another host's; and the two filters that give this to playbooks."""
+"""A snapshot against pins, a lock, and another host's."""
 
 from __future__ import annotations
 
 import typing as t
 
 import pytest
-from ansible.errors import AnsibleFilterError
 
-from ansible_collections.specdec.serving.plugins.filter import findings as findings_filter
-from ansible_collections.specdec.serving.plugins.filter import parity as parity_filter
 from ansible_collections.specdec.serving.plugins.module_utils import comparisons
-from ansible_collections.specdec.serving.plugins.module_utils.findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding
+from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, NOT_APPLICABLE, OK, WARNING
 
 PACKAGES = {
     "sglang": "0.5.9",
@@ -111,50 +108,3 @@ def test_a_source_tree_cannot_be_compared() -> None:
 )
 def test_pins(pins: dict[str, t.Any], verdict: str) -> None:
     assert verdicts(snapshot(), {"pins": pins})["parity.pins"] == verdict
-
-
-def seen(*snapshots: dict[str, t.Any]) -> dict[str, t.Any]:
-    return {"environments": [{"snapshot": one, "findings": []} for one in snapshots], "findings": []}
-
-
-def test_results_are_compared_by_engine() -> None:
-    filter_ = parity_filter.FilterModule().filters()["parity"]
-    other = {**snapshot(torch="2.10.0"), "engine": {"name": "vllm", "version": "0.16.0"}}
-    found = filter_(seen(snapshot()), seen(other, snapshot()), "ct200")
-    assert {one["id"]: one["verdict"] for one in found}["parity.hosts"] == OK
-    assert found[-1]["subject"] == "ct200:/opt/venv against /opt/venv"
-    alone = filter_(seen(snapshot()), {"snapshot": seen(other)})
-    assert {one["id"]: one["verdict"] for one in alone}["parity.hosts"] == COULD_NOT_CHECK
-    gone = filter_(seen(snapshot()), {"snapshot": {"environments": [], "msg": "Failed to connect to the host via ssh"}})
-    assert "ssh" in next(one["found"] for one in gone if one["id"] == "parity.hosts")
-
-
-@pytest.mark.parametrize(("data", "wanted"), [(None, {}), ({"x": 1}, {}), ({"packages": {}}, {"lokc": ""})])
-def test_what_is_no_snapshot_is_said(data: t.Any, wanted: dict[str, t.Any]) -> None:
-    with pytest.raises(AnsibleFilterError, match=r"env_snapshot|Give a snapshot"):
-        parity_filter.parity(data, wanted)
-
-
-def finding(id_: str, verdict: str) -> dict[str, str]:
-    return Finding(id_, verdict, "it", "it is so", fix="do").as_dict()
-
-
-def test_findings_are_found_wherever_they_are_and_the_worst_comes_first() -> None:
-    filter_ = findings_filter.FilterModule().filters()["findings"]
-    one, two, three = finding("record.changed", OK), finding("record.missing", ERROR), finding("recording.x", WARNING)
-    results = {"results": [{"findings": [one]}, {"result": {"findings": [two]}}, {"skipped": True}], "changed": False}
-    assert filter_([results, three]) == [two, three, one]
-    assert filter_(results, ["error"]) == [two]
-    assert filter_([results, three], id="record") == [two, one]
-    assert filter_([results], format="verdict") == ERROR
-    assert filter_([results], ["warning"], format="verdict") == OK
-    assert filter_([], format="verdict") == COULD_NOT_CHECK
-    assert filter_(two, format="text").startswith("ERROR: it: it is so")
-
-
-@pytest.mark.parametrize("arguments", [{"verdicts": ["bad"]}, {"format": "html"}])
-def test_a_misspelt_argument_is_said(arguments: dict[str, t.Any]) -> None:
-    with pytest.raises(AnsibleFilterError, match="none of"):
-        findings_filter.findings([], **arguments)
-    with pytest.raises(AnsibleFilterError, match="takes findings"):
-        findings_filter.findings("text")

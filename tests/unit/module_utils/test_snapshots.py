@@ -308,3 +308,30 @@ def test_imports_of_an_environment_are_one_chain(hand: ByHand) -> None:
     alone = audits.imports({**parameters, **audits.DEFAULTS}, hand)
     assert [one["id"] for one in alone["findings"] if one["verdict"] == ERROR] == ["import.flashinfer"]
     assert alone["environments"][0]["stages"]["torch"]["ok"]
+
+
+@pytest.mark.parametrize(
+    ("rc", "said"), [(226, "Failed to set up mount namespacing"), (127, "systemd-run: not found"), (1, "not been booted")]
+)
+def test_a_host_that_allows_no_sandbox_says_nothing_of_the_environment(hand: ByHand, rc: int, said: str) -> None:
+    hand.world.transient = Completed(rc, "", said)
+    parameters = {**PARAMETERS, "path": str(hand.venv), "root": str(hand.world.layout.root), **audits.DEFAULTS}
+    result = audits.imports(parameters, hand)
+    assert [(one["id"], one["verdict"]) for one in result["findings"]] == [("import.sandbox", COULD_NOT_CHECK)]
+    assert "sandbox: false" in result["findings"][0]["fix"]
+
+
+def test_imports_without_a_transient_unit(hand: ByHand) -> None:
+    asked: list[list[str]] = []
+
+    def runner(argv: t.Sequence[str], **options: t.Any) -> Completed:
+        if argv[-1:] == ["-"]:
+            asked.append(list(argv))
+            done = subprocess.run(argv[-2:], input=options["stdin"], env=dict(options["env"]), capture_output=True, text=True, check=False)
+            return Completed(done.returncode, done.stdout, done.stderr)
+        return hand(argv, **options)
+
+    parameters = {**PARAMETERS, "path": str(hand.venv), "root": str(hand.world.layout.root), **audits.DEFAULTS}
+    result = audits.imports({**parameters, "sandbox": False, "user": "nobody"}, runner)
+    assert result["verdict"] == OK, result["findings"]
+    assert asked == [["runuser", "-u", "nobody", "--", str(hand.venv / "bin" / "python"), "-"]]
