@@ -18,11 +18,12 @@ import os
 import re
 import secrets
 import shutil
+import threading
 import time
 import typing as t
 from pathlib import Path
 
-from . import bundles, libraries, networks, overlays, parity, records
+from . import bundles, bytecode, libraries, networks, overlays, parity, records
 from .findings import ERROR, OK, WARNING, Finding, FindingError, errors
 from .layout import MARKER, Layout, digest
 from .releases import write_durably
@@ -73,6 +74,9 @@ _UV_FAILURES = (
 )
 _EVIDENCE_LINES = 20
 
+#: Seconds of silence after which a person is told that work goes on.
+HEARTBEAT = 5.0
+
 
 def environment_id(content: t.Mapping[str, t.Any]) -> str:
     """The id of an environment.json: over schema, lock, overlays and the interpreter's build, never over a path."""
@@ -121,9 +125,11 @@ class _Build:
         self.critical = {
             records.normalized(name) for name in (self.content["engine"]["name"], *parity.FLASHINFER, *spec.get("critical", ()))
         }
+        self.bytecode = bytecode.Store(self.layout.bytecode, self.content["python"])
         self.timings: dict[str, float] = {}
         self.found: list[Finding] = []
         self.replaced: set[str] = set()
+        self.told = time.monotonic()
 
     def run(self) -> dict[str, t.Any]:
         if (self.directory / MARKER).exists():
@@ -154,15 +160,16 @@ class _Build:
             self._sync()
         # compiling mostly waits for other processors, reading for the disk
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            compiling = pool.submit(self._compile, None)
+            dists = records.distributions(self.site_packages)
+            compiling = pool.submit(self._bytecode, dists)
             with self._step("record", "comparing every file with its RECORD"):
-                dists = self._verified()
+                dists = self._verified(dists)
             with self._step("own", "giving the engine's files their own copies"):
                 self._own_files(dists)
             with self._step("bytecode", "compiling"):
-                compiling.result()
-                if self.replaced:
-                    self._compile([path for dist in dists if dist.name in self.replaced for path in dist.rows if path.endswith(".py")])
+                fresh = compiling.result() | self.replaced
+                self._compile([path for dist in dists if dist.name in self.replaced for path in bytecode.sources(dist)])
+                self.bytecode.keep(self.site_packages, [dist for dist in dists if dist.name in fresh])
         with self._step("overlay", "laying %d overlay(s) over the engine" % len(layers)):
             self._overlay(layers, dists)
         with self._step("libraries", "computing what the loader does not find"):
@@ -252,12 +259,35 @@ class _Build:
         links = [part for place in places for part in ("--find-links", place)]
         again = [part for name in anew for part in ("--reinstall-package", name)]
         lock = str(self.directory / "lock.txt")
-        self._uv(["pip", "sync", "--require-hashes", "--python", str(self.python), *links, *again, lock], self._tell)
+        with self._heartbeat():
+            self._uv(["pip", "sync", "--require-hashes", "--python", str(self.python), *links, *again, lock], self._tell)
 
     def _tell(self, line: str) -> None:
         # "+ name==version" comes for every package, all at once at the end
         if line.strip() and not re.match(r"\s*[-+~] ", line):
+            self.told = time.monotonic()
             self.progress("build", self.network.hidden(line.strip()), step="sync")
+
+    @contextlib.contextmanager
+    def _heartbeat(self) -> t.Iterator[None]:
+        """While uv is silent, as in a long download, say how much came to the disk."""
+        free, done = shutil.disk_usage(self.directory).free, threading.Event()
+        self.told = time.monotonic()
+
+        def beat() -> None:
+            while not done.wait(1):
+                if time.monotonic() - self.told >= HEARTBEAT:
+                    self.told = time.monotonic()
+                    written = max(0, free - shutil.disk_usage(self.directory).free)
+                    self.progress("build", "working; %.0f MB written so far" % (written / 1e6), step="sync")
+
+        beating = threading.Thread(target=beat, daemon=True)
+        beating.start()
+        try:
+            yield
+        finally:
+            done.set()
+            beating.join()
 
     def _uv(self, arguments: t.Sequence[str], on_line: t.Optional[t.Callable[[str], None]] = None) -> None:
         environment = {
@@ -290,9 +320,8 @@ class _Build:
 
     # Files
 
-    def _verified(self) -> list[records.Distribution]:
+    def _verified(self, dists: list[records.Distribution]) -> list[records.Distribution]:
         """All files are their RECORDs'; a package whose cached copy was damaged is fetched once more."""
-        dists = records.distributions(self.site_packages)
         state = records.verify(self.site_packages, dists)
         damaged = sorted({*state.changed.values(), *state.missing.values()})
         if damaged:
@@ -330,15 +359,25 @@ class _Build:
                     shutil.copy2(source, new)
                     new.replace(source)
 
-    def _compile(self, paths: t.Optional[t.Sequence[str]]) -> None:
-        """Bytecode of these files, or of all. What does not compile is nobody's fault: packages carry templates and old tests."""
-        command = [str(self.python), "-I", "-m", "compileall", "-q", "-q", "-j", "0"]
-        if paths is None:
-            answer = self.runner([*command, str(self.site_packages)])
-        else:
-            answer = self.runner([*command, "-i", "-"], stdin="".join("%s\n" % (self.site_packages / path) for path in paths))
-        if answer.rc not in (0, 1):
-            evidence = answer.stderr.strip()[-1000:] or "compileall ended with %d" % answer.rc
+    def _bytecode(self, dists: t.Sequence[records.Distribution]) -> set[str]:
+        """Bytecode for all packages, kept or compiled; the names of those that were compiled."""
+        missing = set(self.bytecode.take(self.site_packages, dists))
+        self._compile(sorted(missing))
+        return {dist.name for dist in dists if not missing.isdisjoint(bytecode.sources(dist))}
+
+    def _compile(self, paths: t.Sequence[str]) -> None:
+        """Bytecode of these files. What does not compile is nobody's fault: packages carry templates and old tests."""
+        if not paths:
+            return
+        stdin = "".join("%s\n" % (self.site_packages / path) for path in paths)
+
+        def tell(line: str) -> None:
+            if line.startswith("compiled "):
+                self.progress("build", line, step="bytecode")
+
+        answer = self.runner([str(self.python), "-I", "-c", bytecode.COMPILE], stdin=stdin, on_line=tell)
+        if answer.rc != 0:
+            evidence = answer.stdout.strip()[-1000:] or "compiling ended with %d" % answer.rc
             fix = "none is needed: the engine starts slower; see the evidence"
             self.found.append(
                 Finding(

@@ -42,6 +42,7 @@ class Layout:
         self.cache = self.root / "cache"
         self.uv_cache = self.cache / "uv"
         self.wheels = self.cache / "wheels"
+        self.bytecode = self.cache / "bytecode"
         self.overlays = self.cache / "overlays"
         self.environments = self.root / "environments"
         self.instances = self.root / "instances"

@@ -21,7 +21,7 @@ import shutil
 import typing as t
 from pathlib import Path
 
-from . import releases, transactions, units
+from . import bytecode, releases, transactions, units
 from .findings import ERROR, OK, WARNING, Finding, FindingError
 from .layout import MARKER, Layout
 from .runners import Progress, Runner
@@ -156,6 +156,7 @@ def doomed(layout: Layout, depth: t.Optional[int] = None, without: t.Collection[
             half = "" if (path / MARKER).exists() else ", not complete"
             found.append(Doomed("environment %s%s%s" % (path.name, _engine(path), half), (path,)))
     found += _archives(layout.uv_cache, kept.dists)
+    found += _bytecode(layout.bytecode, kept.dists)
     found += [Doomed("wheel %s" % _file(path), (path,)) for path in _children(layout.wheels) if path.name not in kept.hashes]
     found += [Doomed("overlay bundle %s" % path.name, (path,)) for path in _children(layout.overlays) if path.name not in kept.overlays]
     found += _models(layout, kept.models)
@@ -199,6 +200,17 @@ def _archives(cache: Path, dists: t.Collection[str]) -> t.Iterator[Doomed]:
         beside = [link.with_name(link.name + ending) for link in links for ending in (".http", ".rev")]
         what = ", ".join(name.rpartition(".")[0] for name in names) or path.name
         yield Doomed("cached %s" % what, (*links, *(one for one in beside if one.exists()), path))
+
+
+def _bytecode(directory: Path, dists: t.Collection[str]) -> t.Iterator[Doomed]:
+    """Bytecode that is kept of packages that no environment holds."""
+    for path in _children(directory):
+        try:
+            dist = json.loads((path / bytecode.INDEX).read_bytes())["dist"]
+        except (OSError, ValueError, KeyError):
+            dist = path.name
+        if dist not in dists:
+            yield Doomed("bytecode of %s" % dist.rpartition(".dist-info")[0], (path,))
 
 
 def _models(layout: Layout, kept: t.Collection[Path]) -> t.Iterator[Doomed]:

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import uv
 
-from ansible_collections.specdec.serving.plugins.module_utils import bundles, captures, environments, overlays, records
+from ansible_collections.specdec.serving.plugins.module_utils import bundles, bytecode, captures, environments, overlays, records
 from ansible_collections.specdec.serving.plugins.module_utils.findings import OK, FindingError, worst
 from ansible_collections.specdec.serving.plugins.module_utils.layout import MARKER, SCHEMA, Layout
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
@@ -271,6 +271,74 @@ def test_a_damaged_cache_is_evicted_and_fetched_once_more(host: Host) -> None:
     assert (host.site(second) / "other/__init__.py").read_bytes() == OTHER["other/__init__.py"]
     assert [one["subject"] for one in result["findings"] if one["id"] == "environment.cache"] == ["other"]
     assert (host.site(second) / "other/__pycache__").is_dir()
+
+
+def beside(host: Host, lock: str = "1" * 16) -> dict[str, t.Any]:
+    """Another environment of the same packages."""
+    spec = host.spec()
+    spec["environment"]["lock"] = lock
+    spec["environment"]["id"] = environments.environment_id(spec["environment"])
+    return spec
+
+
+def compiled(host: Host) -> list[str]:
+    """What was compiled since the last time, by the interpreters that did it."""
+    ran, host.ran[:] = list(host.ran), []
+    return [argv[0] for argv in ran if bytecode.COMPILE in argv]
+
+
+def test_bytecode_is_compiled_once_and_good_in_every_environment(host: Host) -> None:
+    first, second = host.spec(), beside(host)
+    host.build(first)
+    assert len(compiled(host)) == 1
+    host.build(second)
+    assert compiled(host) == []
+    (code,) = (host.site(second) / "engine/__pycache__").glob("core.*.pyc")
+    assert code.stat().st_nlink > 2
+    python = host.layout.environment(second["environment"]["id"]) / "venv/bin/python"
+    shown = subprocess.run([python, "-I", "-v", "-c", "import engine.core"], capture_output=True, text=True, check=True)
+    assert "matches" in next(line for line in shown.stderr.splitlines() if "engine/__pycache__/core" in line)
+
+
+@pytest.mark.parametrize("damage", ["bytecode", "source", "index"])
+def test_bytecode_that_is_not_as_it_was_kept_is_compiled_anew(host: Host, damage: str) -> None:
+    first, second = host.spec(), beside(host)
+    host.build(first)
+    compiled(host)
+    (code,) = (host.site(first) / "other/__pycache__").glob("__init__.*.pyc")
+    if damage == "bytecode":
+        code.write_bytes(code.read_bytes()[:-3] + b"xxx")  # in place: also what is kept
+    elif damage == "source":
+        (host.site(first) / "other/__init__.py").write_bytes(b"O = 'in place'\n")
+    else:
+        for index in host.layout.bytecode.glob("*/index.json"):
+            index.write_text("{}")
+    host.build(second)
+    assert compiled(host) != []
+    (fresh,) = (host.site(second) / "other/__pycache__").glob(code.name)
+    assert b"xxx" not in fresh.read_bytes()
+    python = host.layout.environment(second["environment"]["id"]) / "venv/bin/python"
+    shown = subprocess.run([python, "-I", "-v", "-c", "import other; print(other.O)"], capture_output=True, text=True, check=True)
+    assert shown.stdout == "1\n"
+    assert "matches" in next(line for line in shown.stderr.splitlines() if "other/__pycache__" in line)
+    host.build(beside(host, "2" * 16))
+    assert compiled(host) == []
+
+
+def test_while_uv_is_silent_a_person_is_told_that_work_goes_on(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "HEARTBEAT", 0.5)
+    told = threading.Event()
+
+    def runner(argv: t.Sequence[str], **options: t.Any) -> Completed:
+        if "sync" in argv:
+            assert told.wait(30)
+        return host.run(argv, **options)
+
+    def progress(stage: str, message: str, **data: t.Any) -> None:
+        if "written so far" in message:
+            told.set()
+
+    assert environments.build(host.spec(), runner, progress)["changed"]
 
 
 def test_what_a_killed_build_left_is_removed_and_built_anew(host: Host) -> None:
