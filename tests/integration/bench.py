@@ -7,7 +7,8 @@
 
   no-op deploy    a deploy that finds everything done, against a playbook of one empty task over the same host; and its remote
                   calls, counted at the connection
-  environment     a build from a warm cache, against bare ``uv venv`` and ``uv pip sync`` of the same lock
+  environment     a build from a cold cache, from a warm one, and with nothing to do, against bare ``uv venv`` and ``uv pip sync`` of
+                  the same lock, both from wheels on the host
   proof           lock, RECORD and parity, against ``sha256sum`` over the same files
   switch          a rollback from its start to its result, without the engine's own stop and start and without the gate
 
@@ -57,7 +58,8 @@ rounds = [(seconds(ours), seconds(theirs)) for _ in range(3)]
 print(json.dumps({"wrong": [one.text() for one in wrong], "files": len(paths), "rounds": rounds}))
 """
 
-#: The same for an environment: a second root that shares cache and tools with the first. Bare uv comes first: files are no colder for ours.
+#: The same for an environment, in a second root that has the first one's tools. All wheels lie on the host: no index and no network has
+#: a part in what is measured. Bare uv comes first: files are no colder for ours.
 BUILD = """
 import json, os, shutil, subprocess, sys, time
 from pathlib import Path
@@ -68,40 +70,49 @@ release = json.loads((layout.instance("main") / "current" / "release.json").read
 directory = layout.environment(release["environment"])
 content = json.loads((directory / "environment.json").read_text())
 lock = directory / "lock.txt"
+wheels = [{"sha256": one.parent.name, "filename": one.name} for one in sorted(layout.wheels.glob("*/*.whl"))]
+offline = {"UV_OFFLINE": "1", "UV_NO_INDEX": "1"}
 shutil.rmtree(other.root, ignore_errors=True)
-other.root.mkdir()
-for name in ("bin", "cache"):
-    (other.root / name).symlink_to(layout.root / name)
-links = [word for one in content["wheels"] for word in ("--find-links", str(layout.wheels / one["sha256"]))]
-def bare(name, *more):
-    venv = other.root / name
-    environment = {**os.environ, "UV_CACHE_DIR": str(layout.uv_cache), "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never",
-                   "UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"}
+other.cache.mkdir(parents=True)
+(other.root / "bin").symlink_to(layout.bin)
+other.wheels.symlink_to(layout.wheels)
+links = [word for one in wheels for word in ("--find-links", str(layout.wheels / one["sha256"]))]
+def bare(*more, keep=False):
+    venv = other.root / "bare"
+    environment = {**os.environ, **offline, "UV_CACHE_DIR": str(other.root / "bare-cache"), "UV_NO_CONFIG": "1",
+                   "UV_PYTHON_DOWNLOADS": "never"}
     begun = time.monotonic()
-    for words in (["venv", "--no-project", "--python", content["python"]["path"], str(venv)],
-                  ["pip", "sync", "--require-hashes", "--python", str(venv / "bin" / "python"), *links, *more, str(lock)]):
-        subprocess.run([str(layout.uv), "--quiet", *words], env=environment, check=True)
+    if not venv.exists():
+        subprocess.run([str(layout.uv), "--quiet", "venv", "--no-project", "--python", content["python"]["path"], str(venv)],
+                       env=environment, check=True)
+    words = ["pip", "sync", "--require-hashes", "--python", str(venv / "bin" / "python"), *links, *more, str(lock)]
+    subprocess.run([str(layout.uv), "--quiet", *words], env=environment, check=True)
     seconds = time.monotonic() - begun
-    shutil.rmtree(venv)
+    if not keep:
+        shutil.rmtree(venv)
     return seconds
-def ours():
+def ours(keep=False):
     job = other.root / "job"
     job.mkdir()
-    spec = {"schema": 1, "kind": "build", "root": str(other.root), "who": "bench", "why": "", "environment": content,
-            "lock": lock.read_text(), "python": content["python"]["path"], "critical": release["dry_run"]["kernels"], "uv_env": {}}
+    spec = {"schema": 1, "kind": "build", "root": str(other.root), "who": "bench", "why": "", "environment": content, "uv_env": offline,
+            "wheels": wheels, "lock": lock.read_text(), "python": content["python"]["path"], "critical": release["dry_run"]["kernels"]}
     (job / "spec.json").write_text(json.dumps(spec))
     begun = time.monotonic()
     subprocess.run(["/usr/bin/python3", "-I", "-B", str(layout.specdec), "job", str(job)], check=False)
     seconds = time.monotonic() - begun
     result = json.loads((job / "result.json").read_text())
-    shutil.rmtree(other.environments)
-    return seconds, result
+    wrong.extend(one for one in result["findings"] if one["verdict"] == "error")
+    shutil.rmtree(job)
+    if not keep:
+        shutil.rmtree(other.environments)
+    return seconds, result.get("timings")
+wrong = []
 try:
-    sync = bare("sync")
-    compiled = bare("compiled", "--compile-bytecode")
-    built, result = ours()
-    print(json.dumps({"sync": sync, "compiled": compiled, "built": built, "ok": result["ok"], "timings": result.get("timings"),
-                      "findings": [one for one in result["findings"] if one["verdict"] == "error"]}))
+    said = {"cold": [bare("--compile-bytecode"), ours()]}
+    said["warm"] = [bare(), ours(keep=True)]
+    bare(keep=True)
+    said["nothing"] = [bare(keep=True), ours()]
+    print(json.dumps({**said, "wrong": wrong}))
 finally:
     shutil.rmtree(other.root)
 """
@@ -200,13 +211,16 @@ class Bench:
         yield Row("lock, RECORD and parity of %d files / sha256sum" % said["files"], ours, theirs, 1.5)
 
     def environment(self) -> t.Iterator[Row]:
-        """The build of an environment."""
+        """The build of an environment, all from wheels that lie on the host."""
         said = self.on_host(BUILD)
-        if not said["ok"]:
-            raise NotMeasured(json.dumps(said["findings"], indent=1))
-        print("the steps of the build: %s" % ", ".join("%s %.1f s" % item for item in said["timings"].items()))
-        yield Row("environment, warm cache / uv pip sync --compile-bytecode", said["built"], said["compiled"], 1.1)
-        yield Row("the same / uv pip sync, which compiles nothing", said["built"], said["sync"], 1.1)
+        if said["wrong"]:
+            raise NotMeasured(json.dumps(said["wrong"], indent=1))
+        for cache in ("cold", "warm"):
+            print("the steps of the build, %s cache: %s" % (cache, ", ".join("%s %.1f s" % item for item in said[cache][1][1].items())))
+        print("a build that has nothing to do, which a deploy does not even start; uv pip sync: %.2f s" % said["nothing"][0])
+        yield Row("environment, cold cache / uv pip sync --compile-bytecode", said["cold"][1][0], said["cold"][0], 1.1)
+        yield Row("environment, warm cache / uv pip sync, which compiles nothing", said["warm"][1][0], said["warm"][0], 1.1)
+        yield Row("the build of an environment that is there", said["nothing"][1][0], None, 1)
 
 
 def main() -> int:
@@ -220,7 +234,12 @@ def main() -> int:
     try:
         fleet.start(HOST)
         bench = Bench(fleet)
-        bench.deploy()
+        # from a wheelhouse, so that the environment's row finds all wheels on the host
+        house = {"specdec_wheelhouse": str(state / "wheelhouse")}
+        filled = fleet.fill({**variables(**PLAIN), **house}, HOST)
+        if filled.rc != 0:
+            raise NotMeasured("the wheelhouse was not filled:\n%s" % filled.text[-3000:])
+        bench.deploy("-e", json.dumps(house))
         print("%4.0f s: the host is up and serves" % (time.monotonic() - started), flush=True)
         for measure in (bench.no_op, bench.proof, bench.switch, bench.environment):
             try:

@@ -128,6 +128,11 @@ class Fleet:
             calls[address] = calls.get(address, 0) + 1
         return Run(done.returncode, done.stdout, calls)
 
+    def fill(self, variables: t.Mapping[str, t.Any], limit: str = "ct200") -> Run:
+        """playbooks/wheelhouse.yml; the variables name the directory."""
+        env = {"ANSIBLE_COLLECTIONS_PATH": str(CHECKOUT / "collections")}
+        return self.deploy(limit=limit, playbook="specdec.serving.wheelhouse", variables=variables, env=env)
+
     def start_deploy(self, variables: t.Mapping[str, t.Any], output: Path) -> subprocess.Popen:
         """The same in a process group of its own, so that all of the controller can be killed at once."""
         with output.open("w") as stream:
