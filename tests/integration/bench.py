@@ -10,6 +10,7 @@
   environment     a build from a cold cache, from a warm one, and with nothing to do, against bare ``uv venv`` and ``uv pip sync`` of
                   the same lock, both from wheels on the host
   proof           lock, RECORD and parity, against ``sha256sum`` over the same files
+  locking         a stack resolved, its files chosen and checked, against bare ``uv pip compile`` of the same requirements
   switch          a rollback from its start to its result, without the engine's own stop and start and without the gate
 
 A time that misses its goal is shown, never a failure: machines differ. Not being able to measure is one.
@@ -117,6 +118,38 @@ finally:
     shutil.rmtree(other.root)
 """
 
+#: Run on the controller: a stack for a GPU host that is not there, from the index's metadata; the seconds of each round as JSON.
+LOCKING = """
+import json, os, runpy, subprocess, sys, tempfile, time
+from pathlib import Path
+runpy.run_path("tests/unit/conftest.py")
+from ansible_collections.specdec.serving.plugins.module_utils import locks, stacks
+from ansible_collections.specdec.serving.plugins.plugin_utils import controller, hosttools
+gpus = {"source": "nvml", "driver": "580.95.05", "devices": [{"compute_capability": "9.0", "name": "GPU"}]}
+python = {"version": "3.12.3", "implementation": "cpython", "headers": True}
+facts = {"os": {"machine": "x86_64", "glibc": "2.39"}, "gpus": gpus, "pythons": [python]}
+pins = {"flashinfer": "0.6.8.post1", "quack-kernels": "0.3.2"}
+stack, found = stacks.resolve(controller.stacks()[0], facts, {"name": "sglang", "version": "0.5.9", "lane": "cu128"}, pins)
+wanted, uv = locks.inputs(stack), hosttools.find_uv()
+def ours():
+    return locks.check(locks.lock(wanted, controller.run, uv), wanted)
+with tempfile.TemporaryDirectory() as scratch:
+    for name in ("requirements", "overrides"):
+        Path(scratch, name + ".txt").write_text("".join(line + "\\n" for line in wanted[name]))
+    argv = [uv, "pip", "compile", "--quiet", "requirements.txt", "--overrides", "overrides.txt", "--generate-hashes",
+            "--only-binary", ":all:", "--python", sys.executable, "--python-version", wanted["python"], "--python-platform", wanted["platform"]]
+    env = {**os.environ, "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_SYSTEM_CERTS": "1"}
+    def theirs():
+        subprocess.run(argv, cwd=scratch, env=env, check=True, stdout=subprocess.DEVNULL)
+    def seconds(work):
+        begun = time.monotonic()
+        work()
+        return time.monotonic() - begun
+    theirs()
+    wrong = [one.text() for one in ours() if one.verdict == "error"]
+    print(json.dumps({"wrong": wrong, "rounds": [(seconds(ours), seconds(theirs)) for _ in range(5)]}))
+"""
+
 
 class NotMeasured(Exception):
     """Why a row has no figure."""
@@ -210,6 +243,18 @@ class Bench:
         ours, theirs = (statistics.median(side) for side in zip(*said["rounds"], strict=True))
         yield Row("lock, RECORD and parity of %d files / sha256sum" % said["files"], ours, theirs, 1.5)
 
+    def locking(self) -> t.Iterator[Row]:
+        """A lock from the index's metadata."""
+        done = self.fleet.command(sys.executable, "-c", LOCKING)
+        try:
+            said = json.loads(done.stdout.splitlines()[-1])
+        except (IndexError, ValueError):
+            raise NotMeasured(done.stdout[-3000:]) from None
+        if said["wrong"]:
+            raise NotMeasured("\n".join(said["wrong"]))
+        ours, theirs = (statistics.median(side) for side in zip(*said["rounds"], strict=True))
+        yield Row("locking, with its checks / uv pip compile", ours, theirs, 1.1)
+
     def environment(self) -> t.Iterator[Row]:
         """The build of an environment, all from wheels that lie on the host."""
         said = self.on_host(BUILD)
@@ -241,7 +286,7 @@ def main() -> int:
             raise NotMeasured("the wheelhouse was not filled:\n%s" % filled.text[-3000:])
         bench.deploy("-e", json.dumps(house))
         print("%4.0f s: the host is up and serves" % (time.monotonic() - started), flush=True)
-        for measure in (bench.no_op, bench.proof, bench.switch, bench.environment):
+        for measure in (bench.no_op, bench.proof, bench.switch, bench.environment, bench.locking):
             try:
                 rows += measure()
             except (NotMeasured, AssertionError, KeyError) as error:

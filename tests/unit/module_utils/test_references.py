@@ -97,6 +97,7 @@ def test_a_capture_from_a_host_that_was_deployed_to_has_the_digest_of_the_refere
     first = references.capture(str(tmp_path / "venv"), "engine", str(tmp_path / "first.tar"), str(host.root), run)
     bundle = bundles.unpack((tmp_path / "first.tar").read_bytes())
     assert len(bundle.manifest["files"]) == 3
+    assert first["packages"] == {"engine": "0.5.23"}
 
     deployed = made(directory / "venv")
     overlays.apply(bundle, deployed)
