@@ -137,7 +137,8 @@ with tempfile.TemporaryDirectory() as scratch:
     for name in ("requirements", "overrides"):
         Path(scratch, name + ".txt").write_text("".join(line + "\\n" for line in wanted[name]))
     argv = [uv, "pip", "compile", "--quiet", "requirements.txt", "--overrides", "overrides.txt", "--generate-hashes",
-            "--only-binary", ":all:", "--python", sys.executable, "--python-version", wanted["python"], "--python-platform", wanted["platform"]]
+            "--only-binary", ":all:", "--python", sys.executable, "--python-version", wanted["python"],
+            "--python-platform", wanted["platform"]]
     env = {**os.environ, "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_SYSTEM_CERTS": "1"}
     def theirs():
         subprocess.run(argv, cwd=scratch, env=env, check=True, stdout=subprocess.DEVNULL)
