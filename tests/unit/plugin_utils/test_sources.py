@@ -20,9 +20,9 @@ import uv
 from index import Index
 from index import wheel as stand_in
 
-from ansible_collections.specdec.serving.plugins.module_utils import environments, locks, networks, stacks, wheelbuilds, wheelsources
+from ansible_collections.specdec.serving.plugins.module_utils import environments, locks, stacks, wheelbuilds, wheelsources
 from ansible_collections.specdec.serving.plugins.module_utils.layout import SCHEMA, Layout
-from ansible_collections.specdec.serving.plugins.plugin_utils import controller, downloads, hosttools
+from ansible_collections.specdec.serving.plugins.plugin_utils import controller, fetching, hosttools
 from ansible_collections.specdec.serving.plugins.plugin_utils import processes as real
 from ansible_collections.specdec.serving.plugins.plugin_utils.pins import Pins
 
@@ -100,9 +100,8 @@ def test_each_source_is_installed_and_nothing_else(tmp_path: Path, default: Inde
     stack = stack_of(versions)
     _given, missing, refused = wheelsources.find(sources, stack, pins, "ct200", GLIBC, cache, False)
     assert ([one["package"] for one in missing], refused) == (["from-address", "from-git"], [])
-    downloads.fetch(
-        served_url(written), served.sha256, wheelsources.downloaded(cache, sources["from-address"]), networks.Network({}, None), "x"
-    )
+    asked = fetching.Wanted(default.link(served), served.sha256, None, wheelsources.downloaded(cache, sources["from-address"]))
+    fetching.fetch(asked, fetching.Client({}), lambda _count: None)
     job = {"root": str(layout.root), "package": "from-git", "python": sys.executable, **git}
     built = wheelbuilds.build(job, real.run, lambda *_words, **_data: None)["wheel"]
     key = wheelsources.build_key(git, PYTHON, MACHINE)
@@ -143,10 +142,6 @@ def test_each_source_is_installed_and_nothing_else(tmp_path: Path, default: Inde
     assert said == "['index', 'named index', 'address', 'directory', 'git, 12.0']"
     assert named.asked() == {"from-named-index"}
     assert {one.name: one.hashes for one in lock.packages}["from-git"] == (hashlib.sha256(Path(built["path"]).read_bytes()).hexdigest(),)
-
-
-def served_url(written: t.Mapping[str, t.Any]) -> str:
-    return str(written["from-address"]["url"])
 
 
 def stack_of(versions: t.Mapping[str, str]) -> stacks.Stack:
