@@ -120,11 +120,11 @@ def resolve(
     if found:
         return None, found
     known = [wanted.base] if wanted.base else releases(tables, wanted.name)
-    fitting = _fitting(tables, facts, wanted, known)
-    version = wanted.version or next(iter(fitting), known[-1])
+    version = wanted.version or next(iter(_fitting(tables, facts, wanted, known)), (known[-1], ""))[0]
     choice, found = _choose(tables, facts, wanted, version)
     if choice is None:
-        fitting = fitting or _fitting(tables, facts, dataclasses.replace(wanted, lane=AUTO), known)
+        fitting = dict(_fitting(tables, facts, wanted, known))
+        fitting = fitting or dict(_fitting(tables, facts, dataclasses.replace(wanted, lane=AUTO), known))
         return None, _with_way_out(found, wanted, fitting, version)
     return _compose(choice), found
 
@@ -226,9 +226,14 @@ def _choose(
     return _Choice(one, platform_tag(tables, one.machine, facts["os"]["glibc"]), python, interpreter), found
 
 
-def _fitting(tables: t.Mapping[str, t.Any], facts: t.Mapping[str, t.Any], wanted: Wanted, known: t.Sequence[str]) -> dict[str, str]:
+def _fitting(
+    tables: t.Mapping[str, t.Any], facts: t.Mapping[str, t.Any], wanted: Wanted, known: t.Sequence[str]
+) -> t.Iterator[tuple[str, str]]:
     """The releases that fit the host, newest first, each with its lane."""
-    return {each: choice.one.lane for each in reversed(known) for choice in [_choose(tables, facts, wanted, each)[0]] if choice}
+    for version in reversed(known):
+        choice, _found = _choose(tables, facts, wanted, version)
+        if choice:
+            yield version, choice.one.lane
 
 
 def _lane(

@@ -91,8 +91,22 @@ LANES = {
 }
 
 
+#: The same for vLLM.
+VLLM = {
+    "rtx-pro-6000": ("0.33.0", "cu130"),
+    "b200": ("0.33.0", "cu130"),
+    "h200": ("0.19.1", "cu128"),
+    "l40s": ("0.19.1", "cu128"),
+    "gb10": ("0.33.0", "cu130"),
+    "mig": ("0.19.1", "cu128"),
+    "none": ("0.32.0", "cpu"),
+    "mismatch": ("0.19.1", "cu128"),
+    "fault": ("0.33.0", "cu130"),
+}
+
+
 def test_every_host_of_the_double_is_expected() -> None:
-    assert set(HOSTS) == set(LANES) == {*FACTS, "none"}
+    assert set(HOSTS) == set(LANES) == set(VLLM) == {*FACTS, "none"}
 
 
 @pytest.mark.parametrize("name", FACTS)
@@ -123,6 +137,8 @@ def test_the_stack_that_a_host_gets(host: Make, name: str) -> None:
     stack, found = stacks.resolve(TABLES, state(host, name), {"name": "sglang"})
     assert stack and (stack.version, stack.lane, stack.machine) == (version, lane, HOSTS[name]["machine"])
     assert [one.id for one in found] == warnings
+    stack, found = stacks.resolve(TABLES, state(host, name), {"name": "vllm"})
+    assert stack and (stack.version, stack.lane) == VLLM[name]
 
 
 @pytest.mark.parametrize("name", ["h200", "mig", "mismatch", "l40s"])
