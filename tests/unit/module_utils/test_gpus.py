@@ -134,10 +134,11 @@ def test_a_host_without_a_gpu_has_no_source_and_no_finding(host: Make) -> None:
 @pytest.mark.parametrize("name", LANES)
 def test_the_stack_that_a_host_gets(host: Make, name: str) -> None:
     version, lane, warnings = LANES[name]
-    stack, found = stacks.resolve(TABLES, state(host, name), {"name": "sglang"})
+    facts = state(host, name)
+    stack, found = stacks.resolve(TABLES, facts, {"name": "sglang"})
     assert stack and (stack.version, stack.lane, stack.machine) == (version, lane, HOSTS[name]["machine"])
     assert [one.id for one in found] == warnings
-    stack, found = stacks.resolve(TABLES, state(host, name), {"name": "vllm"})
+    stack, found = stacks.resolve(TABLES, facts, {"name": "vllm"})
     assert stack and (stack.version, stack.lane) == VLLM[name]
 
 
