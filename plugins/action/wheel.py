@@ -10,6 +10,7 @@ import tempfile
 import typing as t
 from pathlib import Path
 
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.specdec.serving.plugins.module_utils import artifacts, findings, networks, wheelsources
@@ -31,6 +32,9 @@ class ActionModule(ActionBase):
         target = task_vars["inventory_hostname"]
         try:
             done = self._fetched(arguments, told, target) if "url" in source else self._built(arguments, told, target, task_vars)
+        except AnsibleConnectionFailure as error:
+            finding = _unusable(arguments, target, "the build host cannot be reached", str(error))
+            return {**result, **controller.refusal("%s: %s is not to be had; nothing was changed:" % (target, told), [finding])}
         except FindingError as error:
             return {**result, **controller.refusal("%s: %s is not to be had; nothing was changed:" % (target, told), [error.finding])}
         return {**result, **done}

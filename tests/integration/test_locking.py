@@ -65,6 +65,19 @@ WHEEL = """
         pins_dir: "{{ pins }}"
 """
 
+BUILD = """
+- hosts: ct200
+  gather_facts: false
+  tasks:
+    - specdec.serving.wheel:
+        package: tiny-kernel
+        source: {git: "file:///srv/kernels", commit: "1111111111111111111111111111111111111111", build_host: away.invalid}
+        python: "3.12"
+        machine: x86_64
+        pins_dir: "{{ pins }}"
+      delegate_to: away.invalid
+"""
+
 
 class Controller:
     """A pins directory, a cache and an index; runs plays for ct200, which is not there."""
@@ -256,3 +269,11 @@ class TestWheelsByAddress:
     def test_check_mode_fetches_nothing(self, controller: Controller) -> None:
         done = controller.run(WHEEL, "--check", source=self.source(controller))
         assert (done.returncode, self.cached(controller), controller.index.seen) == (0, [], [])
+
+
+def test_a_build_host_that_cannot_be_reached(controller: Controller) -> None:
+    done = controller.run(BUILD)
+    assert done.returncode != 0
+    for words in ("ct200: specdec_pins.tiny-kernel.build_host", "the build host cannot be reached", "name another build_host"):
+        assert words in done.stdout, done.stdout
+    assert controller.kept() == {}
