@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import shlex
 import typing as t
 from pathlib import Path
 
@@ -133,6 +135,58 @@ def test_an_environment_made_by_hand_is_audited_without_a_trace(served: Fleet, t
         limit="ct129",
     )
     assert [one["subject"] for one in wrong(again, "ct129") if one["id"] == "lock.unsatisfiable"] == ["torch"]
+
+
+#: What an engineer did to an environment: packages of the index, packages that are written here (name, version, its file, what it
+#: requires), and the finding with what follows from it.
+FLASHINFER = ("apache-tvm-ffi", "nvidia-cutlass-dsl==4.3.5", "nvidia-ml-py", "nvidia-cudnn-frontend", "einops", "tabulate", "click")
+EPISODES: dict[str, tuple[tuple[str, ...], tuple[str, str, str, str], str, str, str]] = {
+    "1: the engine's source takes a name that this flashinfer does not have": (
+        ("flashinfer-python==0.6.3", *FLASHINFER),
+        ("sglang", "0.5.9", "from flashinfer import bmm_mxfp8, mm_mxfp8", "flashinfer-python==0.6.3"),
+        "api.missing-name",
+        "flashinfer.mm_mxfp8",
+        "import.engine: engine: ImportError: cannot import name 'mm_mxfp8'",
+    ),
+    "3: one part of flashinfer moved": (
+        ("flashinfer-python==0.6.4", *FLASHINFER),
+        ("flashinfer-cubin", "0.6.3", '__version__ = "0.6.3"', ""),
+        "parity.flashinfer",
+        "flashinfer",
+        "import.flashinfer: flashinfer: RuntimeError: flashinfer-cubin version (0.6.3) does not match flashinfer version (0.6.4)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(EPISODES))
+def test_an_episode_made_by_hand_is_one_finding(served: Fleet, tmp_path: Path, name: str) -> None:
+    packages, (dist, version, text, requires), id_, subject, follows = EPISODES[name]
+    module = dist.replace("-", "_")
+    info = "%s-%s.dist-info" % (module, version)
+    metadata = "Name: %s\nVersion: %s\n%s" % (dist, version, "Requires-Dist: %s\n" % requires if requires else "")
+    uv = {key: os.environ[key] for key in ("UV_INDEX", "UV_DEFAULT_INDEX", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY") if key in os.environ}
+    script = [
+        "set -e; mkdir -p /srv/episode; cp -al /opt/sglang/venv /srv/episode/venv; cd /srv/episode/venv/lib/python3*/site-packages",
+        "rm -rf sglang sglang-*.dist-info",
+        *("export %s=%s" % (key, shlex.quote(value)) for key, value in {**uv, "UV_SYSTEM_CERTS": "1"}.items()),
+        "uv pip install --quiet --no-config --python /srv/episode/venv/bin/python --no-deps %s" % " ".join(packages),
+        "mkdir %s %s" % (module, info),
+        "echo %s > %s/__init__.py" % (shlex.quote(text), module),
+        "printf %%s %s > %s/METADATA" % (shlex.quote(metadata), info),
+        "for f in %s/__init__.py %s/METADATA %s/RECORD; do echo $f,, >> %s/RECORD; done" % (module, info, info, info),
+    ]
+    options = [*REFERENCES, "-e", json.dumps({"specdec_reference": {"venv": "/srv/episode/venv"}, "specdec_verify_report": str(tmp_path)})]
+    try:
+        served.sh("ct129", "\n".join(script))
+        run = verify(served, *options, limit="ct129")
+    finally:
+        served.sh("ct129", "rm -rf /srv/episode")
+    assert run.rc == 2
+    # what the reference's engineer edited elsewhere is there, too
+    found = [one for one in wrong(tmp_path, "ct129") if one["evidence"] != "easydict/__init__.py"]
+    assert [(one["id"], one["subject"]) for one in found] == [(id_, subject)]
+    assert "from which follows: %s" % follows in found[0]["evidence"]
+    assert found[0]["cause"] and found[0]["fix"]
 
 
 def test_a_reference_that_does_not_answer_could_not_be_compared(served: Fleet, tmp_path: Path) -> None:
