@@ -369,6 +369,20 @@ FAILURES = (
         True,
     ),
     Failure(
+        "threads",
+        r"can't start new thread|pthread_create failed|Error: (\[Errno 11\] )?Resource temporarily unavailable",
+        "No further thread or process may be started: the unit's TasksMax, or its address space, is used up.",
+        "Leave TasksMax and LimitAS of the unit at the product's own values, and set OMP_NUM_THREADS for the instance (`environment`).",
+        "recorded: an engine under a limit of its address space",
+    ),
+    Failure(
+        "host-memory",
+        r"DefaultCPUAllocator: (can't allocate|not enough) memory|^MemoryError|Error: \[Errno 12\] Cannot allocate memory",
+        "The host's memory, or the unit's limit of it, is used up.",
+        "Give host or container more memory, lower the engine's memory fraction, or raise the unit's MemoryMax.",
+        "torch: alloc_cpu.cpp",
+    ),
+    Failure(
         "open-files",
         r"Too many open files",
         "The limit on open files is too low.",

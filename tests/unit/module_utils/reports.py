@@ -75,6 +75,12 @@ REPORTS = (
     ("a cut-off file", "safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata", "model-file"),
     ("club-3090#144", "ModuleNotFoundError: No module named 'vllm.entrypoints.openai.speech_to_text'", "no-module"),
     ("vllm#20127", "PermissionError: [Errno 13] Permission denied: '/.cache'", "no-home"),
+    ("CPython: threading", "RuntimeError: can't start new thread", "threads"),
+    (
+        "hasso: gb10-memory.md",
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory",
+        "host-memory",
+    ),
     ("vllm#7920", "zmq.error.ZMQError: Too many open files", "open-files"),
     ("nccl#290", "RuntimeError: Error while creating shared memory segment /dev/shm/nccl-x: No space left on device", "shared-memory"),
     ("llm-d#352", "OSError: [Errno 28] No space left on device", "disk-full"),

@@ -55,7 +55,9 @@ def found(text: str) -> tuple[str, str]:
 
 #: Where less than a start shows it again.
 IMPORT = "/opt/sglang/venv/bin/python -c 'import sglang.srt.speculative.ddtree_worker'"
-AGAIN_OF = {"broken-import": IMPORT, "version-mismatch-in-worker": IMPORT}
+NUMPY = "/numpy/_core/_multiarray_umath.cpython-311-x86_64-linux-gnu.so"
+LOAD = "python3 -c 'import ctypes; ctypes.CDLL(\"/opt/specdec/environments/3b9d2c66bae9d506/venv/lib/python3.11/site-packages%s\")'" % NUMPY
+AGAIN_OF = {"broken-import": IMPORT, "version-mismatch-in-worker": IMPORT, "no-exec": LOAD}
 
 
 @pytest.mark.parametrize("program_name_shown", [True, False])
@@ -79,6 +81,9 @@ AGAIN_OF = {"broken-import": IMPORT, "version-mismatch-in-worker": IMPORT}
             "spec_info.py:66",
         ),
         ("unknown-argument", "failure.arguments", "sglang serve: error: unrecognized arguments: --speculativ-algorithm", ""),
+        ("few-files", "failure.open-files", "RuntimeError: [enforce fail at", "distributed_c10d.py"),
+        ("cpu-memory", "failure.threads", "RuntimeError: Resource temporarily unavailable", "distributed_c10d.py"),
+        ("no-exec", "failure.no-exec", "ImportError: /opt/specdec/environments/", "by way of ImportError: Error importing numpy"),
         # the signal was sent while it waited for work
         ("worker-segfault", "failure.segfault", "Fatal Python error: Segmentation fault", "zmq/sugar/poll.py:106 in poll"),
         ("worker-killed", "failure.killed", "scheduler_0 was killed by signal 9, memory limit likely", "exit code -9"),
