@@ -15,8 +15,6 @@ from ansible_collections.specdec.serving.plugins.module_utils import artifacts
 
 
 class ActionModule(ActionBase):
-    TRANSFERS_FILES = True
-
     def run(self, tmp: t.Any = None, task_vars: t.Any = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
         arguments = dict(self._task.args)

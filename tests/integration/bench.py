@@ -12,6 +12,8 @@
   proof           lock, RECORD and parity, against ``sha256sum`` over the same files
   locking         a stack resolved, its files chosen and checked, against bare ``uv pip compile`` of the same requirements
   switch          a rollback from its start to its result, without the engine's own stop and start and without the gate
+  overlay         the engine's whole package sent by a playbook, against the same playbook around rsync; and its remote calls once it is
+                  there. Beside it, for comparison: rsync alone, an archive and unarchive, copy
 
 A time that misses its goal is shown, never a failure: machines differ. Not being able to measure is one.
 """
@@ -20,12 +22,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import shutil
 import statistics
+import subprocess
 import sys
 import time
 import typing as t
+from pathlib import Path
 
 from flow import CHECKOUT, ROOT, Fleet, variables
+
+from ansible_collections.specdec.serving.plugins.module_utils import artifacts, bundles, records
+from ansible_collections.specdec.serving.plugins.plugin_utils import basewheels, controller
 
 HOST = "ct200"
 #: Without an overlay and a draft: neither has a part in what is measured, and no reference is needed.
@@ -150,6 +159,42 @@ with tempfile.TemporaryDirectory() as scratch:
     wrong = [one.text() for one in ours() if one.verdict == "error"]
     print(json.dumps({"wrong": wrong, "rounds": [(seconds(ours), seconds(theirs)) for _ in range(5)]}))
 """
+OVERLAY = """
+- hosts: all
+  gather_facts: false
+  become: true
+  tasks:
+    - specdec.serving.push:
+        artifacts: "{{ artifacts }}"
+"""
+#: What ansible.posix.synchronize runs, without what it does besides.
+RSYNC = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - delegate_to: localhost
+      ansible.builtin.command:
+        argv: "{{ rsync + ['--rsh=' + ssh, tree + '/', ansible_user + '@' + ansible_host + ':tree/'] }}"
+  vars:
+    ssh: "ssh -i {{ ansible_ssh_private_key_file }} {{ ansible_ssh_common_args }}"
+"""
+UNARCHIVE = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - delegate_to: localhost
+      ansible.builtin.command: {argv: [tar, -C, "{{ tree }}", -czf, "{{ tree }}.tar.gz", .]}
+    - ansible.builtin.file: {path: unpacked, state: directory, mode: "0755"}
+    - ansible.builtin.unarchive: {src: "{{ tree }}.tar.gz", dest: unpacked}
+"""
+COPY = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.copy: {src: "{{ item }}", dest: "copied/", mode: "0644"}
+      loop: "{{ files }}"
+"""
+COPIED = 20
 
 
 class NotMeasured(Exception):
@@ -268,6 +313,82 @@ class Bench:
         yield Row("environment, warm cache / uv pip sync, which compiles nothing", said["warm"][1][0], said["warm"][0], 1.1)
         yield Row("the build of an environment that is there", said["nothing"][1][0], None, 1)
 
+    def overlay(self) -> t.Iterator[Row]:
+        """The engine's whole package as an overlay."""
+        top = self.fleet.state / "overlay"
+        tree, bundle = whole_package(top)
+        files = [path for path in tree.rglob("*") if path.is_file()]
+        size = sum(path.stat().st_size for path in files)
+        self._bring_rsync(top / "rsync")
+        plays = {"ours": OVERLAY, "rsync": RSYNC, "unarchive": UNARCHIVE, "copy": COPY}
+        for name, text in plays.items():
+            (top / (name + ".yml")).write_text(text)
+        dest = "%s/cache/overlays/bench" % ROOT
+        artifact = artifacts.Artifact(str(bundle), dest, artifacts.tree_digest(bundle)).as_dict()
+        options = ["rsync", "--archive", "--delete", "--rsync-path=env LD_LIBRARY_PATH=rsync rsync/rsync"]
+        said = {"artifacts": [artifact], "tree": str(tree), "rsync": options, "files": [str(path) for path in files[:COPIED]]}
+        clean = "rm -rf %s /home/engineer/tree /home/engineer/unpacked /home/engineer/copied" % dest
+
+        def play(name: str, **change: t.Any) -> float:
+            return self.playbook(str(top / (name + ".yml")), "-e", json.dumps({**said, **change}))
+
+        rounds = []
+        for _round in range(3):
+            self.fleet.sh(HOST, clean)
+            rounds.append((play("ours"), play("rsync")))
+        again = {name: play(name) for name in ("rsync",)}
+        for name in ("unarchive", "copy"):
+            first = play(name)
+            again[name] = play(name)
+            scale = len(files) / COPIED if name == "copy" else 1
+            print("overlay by %s: first %.1f s, again %.1f s" % (name, first * scale, again[name] * scale))
+        self.fleet.sh(HOST, clean)
+        ssh = "ssh -i %(state)s/id_ed25519 -o UserKnownHostsFile=%(state)s/known_hosts" % {"state": self.fleet.state}
+        target = "engineer@%s.200:tree/" % self.fleet.subnet
+        bare = [self._seconds([*options, "--rsh=" + ssh, str(tree) + "/", target]) for _round in range(2)]
+        print("overlay by the rsync playbook again: %.1f s; by rsync alone: first %.1f s, again %.1f s" % (again["rsync"], *bare))
+        ours, theirs = (statistics.median(side) for side in zip(*rounds, strict=True))
+        yield Row("overlay, %d files, %d MB, playbook / the same with rsync" % (len(files), size / 1e6), ours, theirs, 1.3)
+        env = {"ANSIBLE_VERBOSITY": "3"}
+        done = self.fleet.command("ansible-playbook", "-l", HOST, str(top / "ours.yml"), "-e", json.dumps({"artifacts": []}), env=env)
+        yield Row("its remote calls once it is there", float(len(re.findall("SSH: EXEC", done.stdout))), None, 0, "calls")
+
+    def _bring_rsync(self, place: Path) -> None:
+        """This machine's rsync with its libraries, for the host has none."""
+        program = shutil.which("rsync")
+        if program is None:
+            raise NotMeasured("rsync is not installed on this machine")
+        place.mkdir()
+        needed = re.findall(r"=> (/\S+)", self.fleet.must("ldd", program))
+        for path in [program, *(one for one in needed if "/libc.so" not in one)]:
+            shutil.copy(path, place)
+        packed = subprocess.run(["tar", "-C", str(place), "-c", "."], capture_output=True, check=True).stdout
+        command = ["demo/hosts/hosts", "exec", HOST, "--", "sh", "-c", "mkdir -p /home/engineer/rsync && tar -x -C /home/engineer/rsync"]
+        subprocess.run(command, cwd=CHECKOUT, env=self.fleet.environment, input=packed, check=True)
+
+    def _seconds(self, argv: t.Sequence[str]) -> float:
+        begun = time.monotonic()
+        self.fleet.must(*argv)
+        return time.monotonic() - begun
+
+
+def whole_package(top: Path) -> tuple[Path, Path]:
+    """Every file of the engine's package, edited: as a tree, and as the bundle that an overlay of it is."""
+    base = {"name": "sglang", "version": "0.5.23"}
+    package = basewheels.fetch(controller.cache_directory(), controller.run, base, "3.11", "x86_64")
+    tree, bundle = top / "tree", top / "bundle"
+    entries, held = [], {}
+    for path in records.tree(package, ["sglang"]):
+        data = (package / path).read_bytes() + b"\n"
+        if bundles.is_plain(path) and not bundles.leftover(path) and not bundles.is_compiled(data):
+            entries.append(bundles.entry(path, "add", None, data))
+            held[path] = data
+            (tree / path).parent.mkdir(parents=True, exist_ok=True)
+            (tree / path).write_bytes(data)
+    notes: dict[str, t.Any] = {"adds": {}, "reference_versions": {}}
+    bundles.write_bundle(bundle, bundles.seal({"base": base, "python": "3.11", "files": entries, **notes}, held))
+    return tree, bundle
+
 
 def main() -> int:
     """Measure everything; 1 when something could not be."""
@@ -287,7 +408,7 @@ def main() -> int:
             raise NotMeasured("the wheelhouse was not filled:\n%s" % filled.text[-3000:])
         bench.deploy("-e", json.dumps(house))
         print("%4.0f s: the host is up and serves" % (time.monotonic() - started), flush=True)
-        for measure in (bench.no_op, bench.proof, bench.switch, bench.environment, bench.locking):
+        for measure in (bench.no_op, bench.proof, bench.switch, bench.environment, bench.locking, bench.overlay):
             try:
                 rows += measure()
             except (NotMeasured, AssertionError, KeyError) as error:
