@@ -9,8 +9,8 @@ DOCUMENTATION = r"""
 module: job
 short_description: Run long work on the host and follow it
 description:
-  - Starts a job (build an environment, build a wheel, fetch a model, prove a release, switch an instance, roll back, prune, remove) in a transient
-    systemd unit of the host, shows its progress, and returns its result.
+  - Starts a job (build an environment or a wheel, fetch a model, prove a release, switch an instance, roll back, prune, remove) in a
+    transient systemd unit of the host, shows its progress, and returns its result.
   - The job runs on when the controller dies. Its unit is the lock of the host, so a second job is refused with the name
     of the first.
 version_added: 0.1.0
