@@ -225,13 +225,13 @@ def _silent(facts: Facts) -> t.Optional[Finding]:
 
 
 def _nvml(facts: Facts) -> t.Optional[Finding]:
-    if facts["source"] != "pci" or facts["answers"]["nvml"]["code"] == 0:
+    if facts["source"] not in ("cuda", "pci") or facts["answers"]["nvml"]["code"] == 0:
         return None
     asked = {name: facts["answers"].get(name, {"code": None, "message": ""}) for name in ("nvml", "nvidia-smi")}
     refused = [one["code"] for one in asked.values() if one["code"] not in (0, None, NOT_FOUND, _NO_PROGRAM)]
     answers = "; ".join("%s: %s" % (name, one["message"] or "no GPU") for name, one in asked.items())
     if not refused and facts["answers"]["cuda"]["code"] == 0:
-        message = "what the GPUs are could not be read: nvidia-ml-py and nvidia-smi are not there yet"
+        message = "links, processes and faults of the GPUs could not be read: nvidia-ml-py and nvidia-smi are not there yet"
         fix = "The host program brings nvidia-ml-py; where that is there, the driver's libnvidia-ml.so.1 has to be installed."
         return Finding("gpu.nvml", COULD_NOT_CHECK, _HOST, message, answers, "an answer", fix=fix)
     if not refused:

@@ -31,11 +31,15 @@ _PATHS = {0: "internal", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _P2P_READ = 0
 _P2P = ("ok", "chipset not supported", "GPU not supported", "topology not supported", "disabled", "not supported", "unknown")
 
+#: CUDA's attributes of a device.
+_INTEGRATED, _MAJOR, _MINOR = 18, 75, 76
+
 _Error = t.Optional[dict[str, t.Any]]
 
 
 def main(packages: str) -> None:
     """Report everything; ``packages`` goes first on the search path, where it is not empty."""
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's
     if packages:
         sys.path.insert(0, packages)
     _report("libraries", _libraries())
@@ -205,4 +209,37 @@ def _cuda() -> None:
     code = library.cuInit(0)
     name = ctypes.c_char_p()
     library.cuGetErrorName(code, ctypes.byref(name))
-    _report("cuda", {"code": code, "message": _text(name.value or b""), "version": version})
+    devices = _cuda_devices(library) if code == 0 else []
+    _report("cuda", {"code": code, "message": _text(name.value or b""), "version": version, "devices": devices})
+
+
+def _cuda_devices(library: ctypes.CDLL) -> list[dict[str, t.Any]]:
+    """What CUDA says of its GPUs without a context: for a host where nobody asks NVML yet."""
+    count, device, value, total = ctypes.c_int(), ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
+    if library.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return []
+    found = []
+    for index in range(count.value):
+        if library.cuDeviceGet(ctypes.byref(device), index) != 0:
+            continue
+
+        def attribute(number: int, of: int = device.value) -> t.Optional[int]:
+            return value.value if library.cuDeviceGetAttribute(ctypes.byref(value), number, of) == 0 else None
+
+        words = []
+        for function in (library.cuDeviceGetName, library.cuDeviceGetPCIBusId):
+            text = ctypes.create_string_buffer(256)
+            words.append(_text(text.value) if function(text, len(text), device) == 0 else None)
+        major, minor = attribute(_MAJOR), attribute(_MINOR)
+        known = library.cuDeviceTotalMem_v2(ctypes.byref(total), device) == 0
+        found.append(
+            {
+                "index": index,
+                "name": words[0],
+                "bus_id": words[1],
+                "compute_capability": None if major is None or minor is None else "%d.%d" % (major, minor),
+                "memory": total.value if known else None,
+                "unified": attribute(_INTEGRATED) == 1,
+            }
+        )
+    return found

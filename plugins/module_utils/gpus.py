@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The GPUs of a host and what stands between them and CUDA: driver, libraries, device nodes, compilers.
 
-Sources, in order: NVML (asked by gpuprobe.py in a process of its own), ``nvidia-smi``, and what the
+Sources, in order: NVML (asked by gpuprobe.py in a process of its own), ``nvidia-smi``, CUDA, and what the
 kernel shows (``/proc/driver/nvidia``, PCI). What a source does not say is null; why, is in
 ``answers``. What the facts mean is judged in gpufindings.py.
 """
@@ -63,7 +63,7 @@ def gather(root: str, runner: Runner, files: Path = Path("/")) -> dict[str, t.An
 
     :param root: ``specdec_root``; its host program brings nvidia-ml-py.
 
-    ``source``: nvml, nvidia-smi, pci, or none where there is no NVIDIA GPU at all.
+    ``source``: nvml, nvidia-smi, cuda, pci, or none where there is no NVIDIA GPU at all.
     ``driver``: version of the kernel module; ``module``: that and its ``flavour`` (open, proprietary).
     ``cuda``: the newest CUDA that the driver supports. ``devices``: see :func:`_device`; memory is in bytes.
     ``topology``: two matrices over ``devices``, ``paths`` and ``p2p``, and the ``reason`` why one is not NVML's own.
@@ -114,7 +114,10 @@ def _read(facts: dict[str, t.Any], layout: Layout, host: Host) -> None:
     elif not answers["silent"]:
         answers["nvidia-smi"], facts["devices"] = _ask_smi(host)
         facts["source"] = "nvidia-smi" if facts["devices"] else "pci"
-    if facts["source"] == "pci":
+    seen = cuda.pop("devices", [])
+    if facts["source"] == "pci" and seen:
+        facts["source"], facts["devices"] = "cuda", [_from_cuda(one) for one in seen]
+    elif facts["source"] == "pci":
         facts["devices"] = [_device(uuid=one["uuid"], name=one["name"], bus_id=bus_id) for bus_id, one in sorted(information.items())]
     known = {device["bus_id"] for device in facts["devices"]}
     unplaced = (
@@ -201,6 +204,14 @@ def _from_nvml(answer: dict[str, t.Any]) -> dict[str, t.Any]:
         memory_reason="the driver says: %s" % why["message"] if why else None,
         unified=bool(why and why["code"] == gpufindings.NOT_SUPPORTED and not mig.get("enabled")),
     )
+
+
+def _from_cuda(answer: dict[str, t.Any]) -> dict[str, t.Any]:
+    """A GPU as CUDA sees it. Of one that is divided it sees a part, of one in the host's memory that memory: neither is the GPU's."""
+    why = None
+    if answer["unified"] or " MIG " in (answer["name"] or ""):
+        why = "CUDA tells the size of %s only" % ("the host's memory" if answer["unified"] else "the part that it uses")
+    return _device(**{**answer, "bus_id": bus_id(answer["bus_id"]), "memory": None if why else answer["memory"]}, memory_reason=why)
 
 
 # nvidia-smi

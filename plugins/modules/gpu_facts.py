@@ -10,8 +10,8 @@ module: gpu_facts
 short_description: Read what a host is, its GPUs first
 description:
   - Returns the GPUs, the driver and what stands between them and CUDA, and the Pythons, memory and system of a host.
-  - Asks NVML, then C(nvidia-smi), then what the kernel shows. A host without a GPU, or one whose driver is broken, gives facts and
-    findings, never a failure.
+  - Asks NVML, then C(nvidia-smi), then CUDA, then what the kernel shows. A host without a GPU, or one whose driver is broken, gives
+    facts and findings, never a failure.
   - Nothing is written, installed or loaded by the module; asking CUDA lets the driver make its own device nodes.
 version_added: 0.1.0
 author: specdec.serving contributors (@specdec)

@@ -86,11 +86,12 @@ def facts(fleet: Fleet) -> dict[str, t.Any]:
     return json.loads(said[said.index("{") :])["ansible_facts"]["specdec_host"]["gpus"]
 
 
-def test_before_the_host_program_is_there_the_kernel_tells_what_it_can(fleet: Fleet, tmp_path: Path, shared: Path) -> None:
+def test_before_the_host_program_is_there_cuda_and_the_kernel_tell_what_they_can(fleet: Fleet, tmp_path: Path, shared: Path) -> None:
     with driver(fleet, "rtx-pro-6000", tmp_path, shared):
         found = facts(fleet)
-    assert (found["source"], found["driver"], found["cuda"]) == ("pci", "580.95.05", "13.0")
+    assert (found["source"], found["driver"], found["cuda"]) == ("cuda", "580.95.05", "13.0")
     assert len(found["devices"]) == 8 and {one["name"] for one in found["devices"]} == {"NVIDIA RTX PRO 6000 Blackwell Server Edition"}
+    assert {one["compute_capability"] for one in found["devices"]} == {"12.0"}
     assert found["topology"]["p2p"] is None and "links and P2P are not known" in found["topology"]["reason"]
     assert [(one["id"], one["verdict"]) for one in found["findings"]] == [("gpu.nvml", "could not check")]
 

@@ -271,3 +271,48 @@ int cuGetErrorName(int code, const char **out) {
   *out = code ? "CUDA_ERROR" : "CUDA_SUCCESS";
   return SUCCESS;
 }
+
+/* A device of CUDA is the number of a GPU. A GPU that NVML says is in error is not among them. */
+
+static int gpu_of(int ordinal) {
+  char path[32];
+  unsigned long long error;
+  for (int gpu = 0; snprintf(path, sizeof path, "devices.%d", gpu), at(path); gpu++)
+    if (number(&error, "devices.%d.error", gpu) != SUCCESS && ordinal-- == 0) return gpu;
+  return -1;
+}
+
+int cuDeviceGetCount(int *out) {
+  for (*out = 0; gpu_of(*out) >= 0; (*out)++);
+  return SUCCESS;
+}
+
+int cuDeviceGet(int *out, int ordinal) {
+  *out = gpu_of(ordinal);
+  return SUCCESS;
+}
+
+int cuDeviceGetName(char *out, int size, int device) { return text(out, size, "devices.%d.name", device); }
+
+int cuDeviceGetPCIBusId(char *out, int size, int device) {
+  char whole[32] = "";
+  int code = text(whole, sizeof whole, "devices.%d.bus_id", device);
+  snprintf(out, size, "%s", strlen(whole) > 12 ? whole + strlen(whole) - 12 : whole);
+  return code;
+}
+
+int cuDeviceTotalMem_v2(size_t *out, int device) {
+  unsigned long long value = 0;
+  int code = number(&value, "devices.%d.memory", device);
+  *out = code ? 128ULL << 30 : value;
+  return SUCCESS;
+}
+
+/* 18: whether the memory is the host's; 75 and 76: the compute capability. */
+int cuDeviceGetAttribute(int *out, int attribute, int device) {
+  unsigned long long value = 0;
+  int code = attribute == 18 ? number(&value, "devices.%d.memory", device) == NOT_SUPPORTED
+                             : number(&value, "devices.%d.compute_capability.%d", device, attribute - 75);
+  *out = attribute == 18 ? code : (int)value;
+  return attribute == 18 ? SUCCESS : code;
+}

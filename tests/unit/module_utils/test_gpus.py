@@ -367,7 +367,7 @@ def test_a_kernel_module_without_its_libraries(host: Make) -> None:
 def test_a_container_without_device_nodes(host: Make) -> None:
     one = host("l40s")
     one.remove("dev")
-    one.data["init"] = 9
+    one.data.update(init=9, cuda_init=100)
     one.container("lxc")
     assert only(one.gather())["id"] == "gpu.not-passed"
 
@@ -614,12 +614,12 @@ def test_gpus_of_a_machine_with_one_node_are_on_it(host: Make) -> None:
     one.behind("0000:01:00.0", "pci0000:00/0000:00:01.0", "-1")
     one.behind("0000:21:00.0", "pci0000:20/0000:20:01.0", "-1")
     facts = one.gather()
-    assert facts["source"] == "pci" and facts["topology"]["paths"][0][:2] == [None, "NODE"]
+    assert facts["source"] == "cuda" and facts["topology"]["paths"][0][:2] == [None, "NODE"]
 
 
 def test_neither_library_nor_tool(host: Make) -> None:
     facts = without_nvml(host, "l40s").gather()
-    assert (facts["source"], column(facts, "name"), facts["driver"]) == ("pci", ["NVIDIA L40S"], "550.54.14")
+    assert (facts["source"], column(facts, "name"), facts["driver"]) == ("cuda", ["NVIDIA L40S"], "550.54.14")
     assert (only(facts)["id"], only(facts)["verdict"]) == ("gpu.nvml", ERROR)
     assert "libnvidia-ml.so.1" in only(facts)["cause"]
 
@@ -630,6 +630,35 @@ def test_before_the_host_program_is_there_missing_tools_forbid_nothing(host: Mak
     found = only(one.gather())
     assert (found["id"], found["verdict"]) == ("gpu.nvml", COULD_NOT_CHECK)
     assert "no nvidia-ml-py here" in found["found"]
+
+
+def test_before_the_host_program_is_there_cuda_says_what_a_stack_is_chosen_by(host: Make) -> None:
+    one = host("rtx-pro-6000")
+    absent(one)
+    facts = one.gather()
+    assert facts["source"] == "cuda"
+    assert column(facts, "compute_capability") == ["12.0"] * 8 and column(facts, "memory") == [97887 * MIB] * 8
+    assert column(facts, "index") == list(range(8)) and facts["devices"][0]["uuid"].startswith("GPU-")
+    engine = {"name": "sglang", "version": "0.5.10.post1", "lane": "cu128"}
+    _stack, found = stacks.resolve(TABLES, {**state(host, "l40s"), "gpus": facts}, engine)
+    assert [one.id for one in found] == ["stack.flashinfer-cuda"]
+
+
+@pytest.mark.parametrize(("name", "why"), [("gb10", "the host's memory"), ("mig", None)])
+def test_the_memory_that_cuda_tells_is_taken_where_it_is_the_gpus(host: Make, name: str, why: t.Optional[str]) -> None:
+    one = host(name)
+    absent(one)
+    device = one.gather()["devices"][0]
+    assert device["unified"] is (name == "gb10")
+    assert (device["memory"] is None) is bool(why) and (why or "") in (device["memory_reason"] or "")
+
+
+def test_a_gpu_of_which_cuda_sees_a_part_tells_no_size(host: Make) -> None:
+    one = host("l40s")
+    absent(one)
+    one.data["devices"][0]["name"] = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+    device = one.gather()["devices"][0]
+    assert (device["memory"], device["memory_reason"]) == (None, "CUDA tells the size of the part that it uses only")
 
 
 def absent(one: GpuHost) -> None:
