@@ -104,6 +104,7 @@ CHECKS = (
     Check("import.died", "probe", "No import ends the process."),
     Check("import.hang", "probe", "Imports and the dry run come to an end in time."),
     Check("import.stray", "probe", "No import leaves a process behind."),
+    Check("import.cuda-context", "probe", "No import, and not the dry run, takes GPU memory from what serves."),
     Check("algorithm.recognised", "probe", "The engine knows the speculative algorithm."),
     Check("arguments.accepted", "probe", "The engine reads, resolves and accepts its arguments."),
     Check("prove.completed", "prove", "Every group of checks ran to its end."),

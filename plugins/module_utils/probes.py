@@ -108,6 +108,7 @@ class Report:
     :param end: how the worker ended; None when the probe itself was ended or never ran.
     :param rc: exit status of the transient unit.
     :param stderr: the last output of engine and systemd-run.
+    :param cuda_context: whether a CUDA context was made; None where that is not known.
     """
 
     stages: t.Mapping[str, t.Mapping[str, t.Any]]
@@ -115,6 +116,7 @@ class Report:
     end: t.Optional[t.Mapping[str, t.Any]]
     rc: int
     stderr: str
+    cuda_context: t.Optional[bool] = None
 
 
 def dry_run(engine: t.Mapping[str, t.Any], version: str, lacks: t.Collection[str] = (), package: str = "") -> dict[str, t.Any]:
@@ -250,7 +252,7 @@ def read(completed: Completed) -> Report:
     """The report in a finished probe's output; lines that are none are left out."""
     stages: dict[str, t.Mapping[str, t.Any]] = {}
     begun = ""
-    end = None
+    end = context = None
     for text in completed.stdout.splitlines():
         try:
             line = json.loads(text)
@@ -260,9 +262,10 @@ def read(completed: Completed) -> Report:
             continue
         begun = line.get("begin", begun)
         end = line.get("end", end)
+        context = line.get("cuda_context", context)
         if "stage" in line:
             stages[line["stage"]] = line
-    return Report(stages, begun, end, completed.rc, completed.stderr[-_TAIL:])
+    return Report(stages, begun, end, completed.rc, completed.stderr[-_TAIL:], context)
 
 
 def deepest(links: t.Sequence[t.Mapping[str, t.Any]]) -> t.Mapping[str, t.Any]:
@@ -317,7 +320,21 @@ def judge(report: Report, row: t.Mapping[str, t.Any], homes: t.Sequence[Path]) -
     for names in causes.values():
         stage, *others = sorted(names, key=list(CHECK_OF_STAGE).index)
         found.append(_broken(stage, others, report.stages[stage]["error"]))
-    return found + _ended(report)
+    return [*found, *_ended(report), *_context(report)]
+
+
+def _context(report: Report) -> list[Finding]:
+    """``import.cuda-context``, where that is known: the GPUs serve meanwhile."""
+    if report.cuda_context is None:
+        return []
+    if not report.cuda_context:
+        return [Finding("import.cuda-context", OK, "GPUs", "no CUDA context was made")]
+    message = "the imports or the dry run made a CUDA context"
+    cause = "Something initialises CUDA while it is imported or while arguments are checked; it takes memory of a GPU as long as it lasts."
+    fix = (
+        "Nothing has to be done where the GPUs have memory to spare; else check (`specdec verify`, a deploy) while nothing serves on them."
+    )
+    return [Finding("import.cuda-context", WARNING, "GPUs", message, "initialised", "not initialised", "torch.cuda", cause, fix)]
 
 
 def _without_gpu(finding: Finding) -> Finding:

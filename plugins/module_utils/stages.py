@@ -8,7 +8,7 @@ nothing of the collection, and the search path is the one of ``python -m``. A su
 worker that goes through the stages, and outlives whatever an import does to it: a crash, a hang, an
 exit, a process left behind.
 
-Standard output carries JSON lines alone: ``{"begin": stage}``, ``{"stage": …, "ok": …}`` and at the
+Standard output carries JSON lines alone: ``{"begin": stage}``, ``{"stage": …, "ok": …}``, ``{"cuda_context": …}`` and at the
 end ``{"end": …}``; whatever the engine prints goes to standard error.
 """
 
@@ -90,6 +90,20 @@ def run_stages(task: t.Mapping[str, t.Any], report: t.Callable[[t.Mapping[str, t
         report(line)
         if name == "engine":
             imported = line["ok"]
+    report({"cuda_context": cuda_context()})
+
+
+def cuda_context() -> t.Optional[bool]:
+    """Whether something that was imported or run has made a CUDA context in this process; None without a torch that can tell."""
+    torch: t.Any = sys.modules.get("torch")
+    try:
+        if not torch.cuda.is_initialized():
+            return False
+        # torch calls itself initialised already when it has only asked what GPUs there are
+        made = getattr(getattr(torch, "_C", None), "_cuda_hasPrimaryContext", None)
+        return made is None or any(made(device) for device in range(torch.cuda.device_count()))
+    except (AttributeError, RuntimeError):
+        return None
 
 
 def _stages(task: t.Mapping[str, t.Any]) -> t.Iterator[tuple[str, bool, t.Callable[[], t.Optional[dict[str, t.Any]]]]]:

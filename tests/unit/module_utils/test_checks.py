@@ -60,6 +60,7 @@ def full(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 
 CRASH = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
+CONTEXT = "class cuda:\n    is_initialized = staticmethod(lambda: True)\n"
 STRAY = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
 
 #: id → what makes it speak; the second argument is pytest's monkeypatch.
@@ -117,6 +118,7 @@ CASES: dict[str, t.Callable[[World, pytest.MonkeyPatch], t.Any]] = {
     "import.died": lambda world, _m: world.reinstall("torch", __init__=CRASH),
     "import.hang": lambda world, _m: world.reinstall("torch", __init__="import threading\nthreading.Event().wait()\n"),
     "import.stray": lambda world, _m: world.reinstall("torch", __init__=STRAY),
+    "import.cuda-context": lambda world, _m: world.reinstall("torch", __init__=CONTEXT),
     "algorithm.recognised": lambda world, _m: world.config.update({"speculative-algorithm": "NOSUCH"}),
     "arguments.accepted": lambda world, _m: world.config.update({"speculative-algorithm": "DFLASH"}),
     "prove.completed": lambda world, _m: world.analyze.pop("verify"),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import types
 import typing as t
 from pathlib import Path
 
@@ -56,6 +57,12 @@ def failed(stage: str, *links: dict[str, t.Any], **more: t.Any) -> dict[str, t.A
 
 
 END = {"end": {"status": 0, "signal": None, "timed_out": False, "strays": []}}
+
+
+def asked(context: bool) -> t.Any:
+    """A torch that has asked what GPUs there are, as the real one answers."""
+    cuda = types.SimpleNamespace(is_initialized=lambda: True, device_count=lambda: 1)
+    return types.SimpleNamespace(cuda=cuda, _C=types.SimpleNamespace(_cuda_hasPrimaryContext=lambda _device: context))
 
 
 @pytest.mark.parametrize(
@@ -316,3 +323,19 @@ def test_unreadable_models_are_named(tmp_path: Path) -> None:
     stages.read_models([str(tmp_path / "there")])
     with pytest.raises(PermissionError, match="dangling"):
         stages.read_models([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("torch", "made"),
+    [
+        (None, None),
+        (types.SimpleNamespace(), None),
+        (types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: False)), False),
+        (types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True)), True),
+        (asked(False), False),
+        (asked(True), True),
+    ],
+)
+def test_a_cuda_context_is_told_from_a_question(monkeypatch: pytest.MonkeyPatch, torch: t.Any, made: t.Optional[bool]) -> None:
+    monkeypatch.setitem(stages.sys.modules, "torch", torch)
+    assert stages.cuda_context() is made
