@@ -86,7 +86,7 @@ def start(spec: t.Mapping[str, t.Any], runner: Runner, secret_values: t.Optional
     :param secret_values: by name; the job finds each in the file that ``secret_files`` of its spec names, and
         they are gone when it ends.
 
-    Raises Busy when another job holds the host, NotStarted when systemd refuses for another reason.
+    Raises Busy when another job holds the host, NotStarted when systemd refuses for another reason or the program is not there.
     """
     layout = Layout(spec["root"])
     token = secrets.token_hex(8)
@@ -94,15 +94,19 @@ def start(spec: t.Mapping[str, t.Any], runner: Runner, secret_values: t.Optional
     JOBS.mkdir(parents=True, exist_ok=True)
     JOBS.chmod(0o700)
     directory.mkdir(mode=0o700)
+    # A job keeps the program it was started with: the one in bin/ may be replaced meanwhile.
+    program = directory / "specdec"
+    try:
+        shutil.copyfile(layout.specdec, program)
+    except OSError as error:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise NotStarted("the host's program is not there (%s)" % error) from error
     if secret_values:
         (directory / SECRETS).mkdir(mode=0o700)
         for name, value in secret_values.items():
             write_durably(directory / SECRETS / name, value, 0o600)
         spec = {**spec, "secret_files": {name: str(directory / SECRETS / name) for name in secret_values}}
     write_durably(directory / "spec.json", json.dumps(spec), 0o600)
-    # A job keeps the program it was started with: the one in bin/ may be replaced meanwhile.
-    program = directory / "specdec"
-    shutil.copyfile(layout.specdec, program)
     command = ["/usr/bin/python3", "-I", "-B", str(program)]
     properties = ["Type=exec", "KillMode=mixed", "Environment=LC_ALL=C.UTF-8"]
     if spec["kind"] in _RECOVERED:
@@ -140,6 +144,9 @@ def _forget_old(newest: Path) -> None:
             return 0.0
 
     ended = sorted((one for one in JOBS.iterdir() if one != newest), key=age, reverse=True)
+    for directory in ended:
+        # of one that was killed while nobody followed it, too
+        shutil.rmtree(directory / SECRETS, ignore_errors=True)
     for directory in ended[_KEPT:]:
         shutil.rmtree(directory, ignore_errors=True)
 

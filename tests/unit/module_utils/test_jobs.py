@@ -200,3 +200,17 @@ def test_the_secrets_of_a_job_that_was_killed_go_when_that_is_seen(tmp_path: Pat
     assert not jobs.follow(directory, 0, 0, systemd.runner)["done"] and (directory / "secrets" / "hub_token").exists()
     systemd.state = {"ActiveState": "inactive"}
     assert jobs.follow(directory, 0, 0, systemd.runner)["lost"] and not (directory / "secrets").exists()
+
+
+def test_the_secrets_of_a_job_that_was_killed_unseen_go_with_the_next(tmp_path: Path, systemd: Systemd) -> None:
+    first = Path(jobs.start(spec(tmp_path), systemd.runner, {"hub_token": "hf_secretValue"})["directory"])
+    systemd.state = {"ActiveState": "inactive"}
+    second = Path(jobs.start(spec(tmp_path), systemd.runner, {"hub_token": "hf_secretValue"})["directory"])
+    assert not (first / "secrets").exists() and (second / "secrets" / "hub_token").exists()
+
+
+def test_a_job_without_its_program_leaves_nothing(tmp_path: Path, systemd: Systemd) -> None:
+    (tmp_path / "bin" / "specdec").unlink()
+    with pytest.raises(jobs.NotStarted, match="program is not there"):
+        jobs.start(spec(tmp_path), systemd.runner, {"hub_token": "hf_secretValue"})
+    assert systemd.started == [] and list((tmp_path / "jobs").iterdir()) == []
