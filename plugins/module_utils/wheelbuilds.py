@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import os
 import re
@@ -79,8 +80,13 @@ def build(spec: t.Mapping[str, t.Any], runner: Runner, progress: Progress) -> di
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     started = time.monotonic()
+    made = _Build(spec, layout, work, runner, progress)
     try:
-        wheel = _Build(spec, layout, work, runner, progress).run()
+        wheel = made.run()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise FindingError(made.failure("disk", "the file system is full", str(error), "free some space on the build host")) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
         os.umask(umask)
@@ -114,7 +120,7 @@ class _Build:
         done = self._git("init", "--quiet", str(self.source))
         if done.rc == 127:
             fix = "install git there, or name another build_host"
-            raise FindingError(self._failure("git", "git is not on the build host", done.stderr, fix))
+            raise FindingError(self.failure("git", "git is not on the build host", done.stderr, fix))
         done = self._git("fetch", "--quiet", "--depth", "1", git, commit, inside=True)
         if done.rc != 0:
             # not every server hands out a commit by its name alone
@@ -156,7 +162,7 @@ class _Build:
         done = self.runner(argv, env=env, timeout=_TIMEOUT, on_line=self._tell)
         if done.rc == 124:
             fix = "build for fewer architectures, or on a host with more processors"
-            raise FindingError(self._failure("build", "it did not build in %d hours" % (_TIMEOUT / 3600), _tail(done.stdout), fix))
+            raise FindingError(self.failure("build", "it did not build in %d hours" % (_TIMEOUT / 3600), _tail(done.stdout), fix))
         if done.rc != 0:
             raise FindingError(self._classified(_BUILD_FAILURES, done.stdout + done.stderr))
 
@@ -173,7 +179,7 @@ class _Build:
         if len(made) != 1 or name != canonicalize_name(self.spec["package"]):
             found = ", ".join(path.name for path in made) or "no wheel"
             fix = "name the package that the repository builds, or set subdirectory to where this one lies"
-            finding = self._failure("package", "the repository does not build this package", "", fix)
+            finding = self.failure("package", "the repository does not build this package", "", fix)
             raise FindingError(dataclasses.replace(finding, found=found, expected="one wheel of %s" % self.spec["package"]))
         content = made[0].read_bytes()
         sha256 = hashlib.sha256(content).hexdigest()
@@ -197,11 +203,12 @@ class _Build:
     def _classified(self, table: t.Iterable[tuple[str, str, str, str]], text: str) -> Finding:
         text = self.network.hidden(text)
         check, message, fix = next(row[1:] for row in table if re.search(row[0], text))
-        own = self._failure(check, message, _tail(text), fix)
+        own = self.failure(check, message, _tail(text), fix)
         # what the build itself needs comes from an index, too
         return networks.diagnose(_tail(text), own.subject + " on the build host") or own if check == "build" else own
 
-    def _failure(self, check: str, message: str, evidence: str, fix: str) -> Finding:
+    def failure(self, check: str, message: str, evidence: str, fix: str) -> Finding:
+        """A finding about this build."""
         return Finding("wheel." + check, ERROR, "specdec_pins.%s" % self.spec["package"], message, evidence=evidence.strip(), fix=fix)
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import subprocess
@@ -161,3 +162,14 @@ def test_what_a_killed_build_left_goes(builder: Builder) -> None:
     left.mkdir(parents=True)
     assert builder.build()["changed"]
     assert not left.exists()
+
+
+def test_a_full_disk_while_the_wheel_is_kept(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_self: Path, _target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(FindingError) as caught:
+        builder.build()
+    assert (caught.value.finding.id, caught.value.finding.subject) == ("wheel.disk", "specdec_pins.tiny-kernel")
+    assert not (builder.layout.cache / "builds").exists()

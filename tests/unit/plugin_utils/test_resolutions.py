@@ -401,3 +401,12 @@ class TestPlacesOfTheirOwn:
         assert locks.file_name(wanted) != locks.file_name(inputs(overrides=("torch==2.9.1",)))
         one = finding_of(resolve, index, wanted, cache, [other.parent])
         assert (one.id, one.expected) == ("lock.local-wheel", "sha256 " + sha256)
+
+    def test_extras_are_kept_and_what_is_excluded_stays_out(self, index: Index, cache: Path, tmp_path: Path) -> None:
+        wheel(tmp_path / "wheels", "torch", "2.9.1", ["nvidia-nccl-cu12; extra == 'cu12'"], extras=["cu12"])
+        wheel(tmp_path / "wheels", "quack-kernels", "0.2.4", ["unheard-of"])
+        wanted = inputs(overrides=("quack-kernels==0.2.4", "torch[cu12]==2.9.1"), excludes=("quack-kernels",))
+        lock = resolve(index, wanted, cache, [tmp_path / "wheels"])
+        assert "nvidia-nccl-cu12" in lock.versions
+        assert not {"quack-kernels", "unheard-of"} & set(lock.versions)
+        assert [one["name"] for one in lock.wheels] == ["torch"]
