@@ -80,7 +80,7 @@ class Pins:
         return {"digest": digest, "base": self.base, "files": files}
 
     def bundle(self, digest: str) -> Path:
-        return Path(__file__).parent / "proving.py"
+        return Path(__file__).parent / "journals"
 
     def verify(self, digest: str) -> None:
         if self.damaged:
@@ -99,7 +99,7 @@ class Layers:
             raise FindingError(Finding("overlay.layer", "error", directory, "is no directory", fix="make it"))
         files = [{"path": "sglang/spec.py", "base": "c" * 64, "result": "d" * 64}]
         base = {**rest[0], "version": "0.5.12"} if directory == "/bundle" else rest[0]
-        return {"digest": "layer" + directory[-1], "base": base, "files": files}, Path(__file__).parent / "proving.py"
+        return {"digest": "layer" + directory[-1], "base": base, "files": files}, Path(__file__).parent / "journals"
 
     def record(self, base: t.Mapping[str, str], hashes: t.Sequence[str], python: str) -> dict[str, t.Any]:
         assert (base, hashes, python) == ({"name": "sglang", "version": "0.5.23"}, ("0" * 64,), "3.11")
