@@ -9,7 +9,9 @@ or not at all; one that is there already is not touched.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import os
 import shutil
@@ -35,14 +37,17 @@ class Artifact:
     :param dest: absolute path on the host; it lies below the root.
     :param digest: :func:`file_digest` of a file or :func:`tree_digest` of a directory.
     :param mode: permissions of a file, as text (``0755``).
+    :param held: files of a directory that the host has elsewhere and that do not travel: path in it → absolute path there, below a
+        neighbour of ``dest``.
     """
 
     source: str
     dest: str
     digest: str
     mode: str = "0644"
+    held: t.Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, str]:
+    def as_dict(self) -> dict[str, t.Any]:
         """The artifact as plain data."""
         return dataclasses.asdict(self)
 
@@ -82,30 +87,37 @@ def _files(top: str) -> t.Iterator[str]:
                 yield entry.path[base:]
 
 
-def pack(artifacts: t.Sequence[t.Mapping[str, str]], archive: t.Union[str, Path]) -> int:
-    """Write all artifacts into one tar, each under its number; return its size in bytes."""
+def pack(artifacts: t.Sequence[t.Mapping[str, t.Any]], archive: t.Union[str, Path]) -> int:
+    """Write all artifacts into one tar, each under its number, but for what the host holds; return its size in bytes."""
     # one header for a file; the default format spends another on fractions of its time
     with tarfile.open(archive, "w", format=tarfile.GNU_FORMAT) as tar:
         for number, artifact in enumerate(artifacts):
-            tar.add(artifact["source"], arcname=str(number))
+            held = {"%d/%s" % (number, path) for path in artifact.get("held") or ()}
+            tar.add(artifact["source"], arcname=str(number), filter=functools.partial(_unless, held))
     return os.path.getsize(archive)
 
 
-def place(archive: t.Union[str, Path], artifacts: t.Sequence[t.Mapping[str, str]], root: t.Union[str, Path]) -> list[str]:
+def _unless(held: t.Collection[str], member: tarfile.TarInfo) -> t.Optional[tarfile.TarInfo]:
+    return None if member.name in held else member
+
+
+def place(archive: t.Union[str, Path], artifacts: t.Sequence[t.Mapping[str, t.Any]], root: t.Union[str, Path]) -> list[str]:
     """Put what :func:`pack` wrote in place; return the destinations that are new.
 
     Raises Refused for a destination outside ``root`` or content of another digest.
     """
     top = Path(root)
     for artifact in artifacts:
-        if ".." in Path(artifact["dest"]).parts or top not in Path(artifact["dest"]).parents:
-            raise Refused("%s lies outside %s" % (artifact["dest"], top))
+        for path in (artifact["dest"], *(artifact.get("held") or {}).values()):
+            if ".." in Path(path).parts or top not in Path(path).parents:
+                raise Refused("%s lies outside %s" % (path, top))
     top.mkdir(mode=0o755, parents=True, exist_ok=True)
     placed = []
     # On the root's own file system, so that a rename is all that is left to do.
     with tempfile.TemporaryDirectory(prefix=".incoming-", dir=top) as scratch:
         _unpack(archive, Path(scratch))
         for number, artifact in enumerate(artifacts):
+            _take_held(os.path.join(scratch, str(number)), artifact.get("held") or {})
             if _place_one(Path(scratch) / str(number), artifact):
                 placed.append(artifact["dest"])
     return placed
@@ -128,10 +140,23 @@ def _unpack(archive: t.Union[str, Path], directory: Path) -> None:
             os.chmod(target, 0o755 if member.mode & 0o100 else 0o644)
 
 
-def _place_one(source: Path, artifact: t.Mapping[str, str]) -> bool:
+def _take_held(tree: str, held: t.Mapping[str, str]) -> None:
+    for path, source in held.items():
+        target = os.path.join(tree, path)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        # what cannot be had is missing in the digest
+        with contextlib.suppress(OSError):
+            shutil.copyfile(source, target)
+
+
+def _place_one(source: Path, artifact: t.Mapping[str, t.Any]) -> bool:
     dest = Path(artifact["dest"])
     tree = source.is_dir()
     found = tree_digest(source) if tree else file_digest(source)
+    if found != artifact["digest"] and artifact.get("held"):
+        for neighbour in {Path(path).relative_to(dest.parent).parts[0] for path in artifact["held"].values()}:
+            shutil.rmtree(dest.parent / neighbour, ignore_errors=True)
+        raise Refused("what the host held of %s is damaged, and was taken away so that it is sent" % artifact["source"])
     if found != artifact["digest"]:
         raise Refused("%s arrived with digest %s, announced was %s" % (artifact["source"], found, artifact["digest"]))
     dest.parent.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ The plan is complete when no pin is missing; until then it names the pins to mak
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import os
 import typing as t
@@ -18,6 +19,7 @@ from . import (
     adoptions,
     arguments,
     artifacts,
+    bundles,
     environments,
     gpufindings,
     lockfrom,
@@ -585,10 +587,23 @@ class Planner:
             digest = overlay.manifest["digest"]
             if digest not in self.state["overlays"]:
                 source = str(overlay.place)
-                self._send("overlays", source, str(self.layout.overlays / digest), artifacts.tree_digest(source))
+                held = self._held(overlay.manifest)
+                self._send("overlays", source, str(self.layout.overlays / digest), artifacts.tree_digest(source), held)
 
-    def _send(self, kind: str, source: str, dest: str, digest: str) -> None:
-        artifact = artifacts.Artifact(source, dest, digest).as_dict()
+    def _held(self, manifest: t.Mapping[str, t.Any]) -> dict[str, str]:
+        """The files of a bundle that other bundles on the host hold: path in it → path there."""
+        places: dict[str, str] = {}
+        for digest in self.state["overlays"]:
+            known: t.Optional[t.Mapping[str, t.Any]] = None
+            with contextlib.suppress(FindingError):
+                known = self.pins.manifest(digest)
+            for entry in known["files"] if known else ():
+                places[entry["result"]] = str(self.layout.overlays / digest / bundles.FILES / entry["path"])
+        wanted = {entry["path"]: entry["result"] for entry in manifest["files"] if entry["result"]}
+        return {"%s/%s" % (bundles.FILES, path): places[result] for path, result in wanted.items() if result in places}
+
+    def _send(self, kind: str, source: str, dest: str, digest: str, held: t.Optional[t.Mapping[str, str]] = None) -> None:
+        artifact = artifacts.Artifact(source, dest, digest, held=held or {}).as_dict()
         if artifact not in self.artifacts[kind]:
             self.artifacts[kind].append(artifact)
 

@@ -10,7 +10,7 @@ module: push
 short_description: Send files and trees of the controller in one transfer
 description:
   - Packs all artifacts into one archive, sends it once, verifies every digest on the host, and puts each in place by a rename.
-  - What is there already with the same content is not touched.
+  - What is there already with the same content is not touched, and files of a tree that the host holds elsewhere do not travel.
 version_added: 0.1.0
 author: specdec.serving contributors (@specdec)
 options:
@@ -40,6 +40,10 @@ options:
         description: Permissions of a file.
         type: str
         default: "0644"
+      held:
+        description: Files of a tree that the host has elsewhere, by their paths in it, with their absolute paths there.
+        type: dict
+        default: {}
   archive:
     description: Path of the archive on the host; set by the action, never by a user.
     type: path
@@ -84,6 +88,7 @@ def main() -> None:
         "dest": {"type": "str", "required": True},
         "digest": {"type": "str", "required": True},
         "mode": {"type": "str", "default": "0644"},
+        "held": {"type": "dict", "default": {}},
     }
     module = AnsibleModule(
         argument_spec={

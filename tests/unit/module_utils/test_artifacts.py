@@ -91,3 +91,38 @@ def test_half_a_tree_without_its_marker_is_replaced(tmp_path: Path) -> None:
     (half / "torn").write_bytes(b"")
     assert items[1]["dest"] in artifacts.place(archive, items, root)
     assert not (half / "torn").exists()
+
+
+def neighbours(tmp_path: Path) -> tuple[Path, dict[str, object]]:
+    """A host with one tree, and another one that shares a large file with it."""
+    root = tmp_path / "root"
+    for name in ("first", "second"):
+        (tmp_path / name / "files").mkdir(parents=True)
+        (tmp_path / name / "files" / "large").write_bytes(b"x" * 100000)
+        (tmp_path / name / "files" / "own").write_bytes(name.encode())
+    first, second = (tmp_path / name for name in ("first", "second"))
+    item = artifacts.Artifact(str(first), str(root / "cache" / "first"), artifacts.tree_digest(first)).as_dict()
+    artifacts.pack([item], tmp_path / "a.tar")
+    artifacts.place(tmp_path / "a.tar", [item], root)
+    held = {"files/large": str(root / "cache" / "first" / "files" / "large")}
+    return root, artifacts.Artifact(str(second), str(root / "cache" / "second"), artifacts.tree_digest(second), held=held).as_dict()
+
+
+def test_what_the_host_holds_does_not_travel(tmp_path: Path) -> None:
+    root, item = neighbours(tmp_path)
+    assert artifacts.pack([item], tmp_path / "b.tar") < 20000
+    assert artifacts.place(tmp_path / "b.tar", [item], root) == [item["dest"]]
+    assert artifacts.tree_digest(root / "cache" / "second") == item["digest"]
+    inode = (root / "cache" / "first" / "files" / "large").stat().st_ino
+    assert (root / "cache" / "second" / "files" / "large").stat().st_ino != inode
+
+
+def test_what_the_host_holds_and_is_damaged_is_taken_away_so_that_it_is_sent(tmp_path: Path) -> None:
+    root, item = neighbours(tmp_path)
+    (root / "cache" / "first" / "files" / "large").write_bytes(b"damaged")
+    artifacts.pack([item], tmp_path / "b.tar")
+    with pytest.raises(artifacts.Refused, match="taken away"):
+        artifacts.place(tmp_path / "b.tar", [item], root)
+    assert list((root / "cache").iterdir()) == []
+    with pytest.raises(artifacts.Refused, match="outside"):
+        artifacts.place(tmp_path / "b.tar", [{**item, "held": {"files/large": "/etc/passwd"}}], root)

@@ -237,6 +237,14 @@ def test_a_bundle_that_was_edited_by_hand_is_refused_before_it_is_sent() -> None
     assert plan(changed(overlays=[DIGEST]), pins=pins, **wanted)["releases"]  # the host has it whole
 
 
+def test_files_that_another_bundle_on_the_host_holds_do_not_travel() -> None:
+    wanted = {"overlays": [{"reference": "ct129"}]}
+    (sent,) = plan(changed(overlays=["another"]), pins=Pins(overlay=True), **wanted)["artifacts"]["overlays"]
+    assert sent["held"] == {"files/sglang/spec.py": "/opt/specdec/cache/overlays/another/files/sglang/spec.py"}
+    (sent,) = plan(pins=Pins(overlay=True), **wanted)["artifacts"]["overlays"]
+    assert sent["held"] == {}
+
+
 def test_a_host_where_it_all_serves_has_no_stage() -> None:
     made = plan()
     release, environment = made["releases"][0], made["environments"][0]
