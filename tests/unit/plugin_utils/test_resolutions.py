@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -380,6 +381,24 @@ class TestPlacesOfTheirOwn:
         named.add("unheard-of", "1")
         lock = resolve(index, self.wanted(named, "unheard-of", "1"), cache)
         assert "unheard-of" not in lock.versions
+
+    def test_an_index_that_gives_no_hash_is_asked_for_the_file(
+        self, index: Index, named: Index, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        page = named.page
+        monkeypatch.setattr(named, "page", lambda name, as_json: re.sub(rb"#sha256=[0-9a-f]+", b"", page(name, as_json)))
+        lock = resolve(index, self.wanted(named), cache)
+        [package] = [one for one in lock.packages if one.name == "quack-kernels"]
+        assert package.hashes == (named.packages["quack-kernels"][0].sha256,)
+
+    def test_a_file_without_a_sha256_is_no_package_of_a_lock(self) -> None:
+        def weak(_argv: t.Sequence[str], **_options: t.Any) -> Completed:
+            file = 'wheels = [{ url = "https://index.example/torch-2.9.1-py3-none-any.whl", hashes = { md5 = "0" } }]'
+            return Completed(0, '[[packages]]\nname = "torch"\nversion = "2.9.1"\n%s\n' % file, "")
+
+        one = finding_of(locks.lock, inputs(), weak, "uv")
+        assert (one.id, one.subject) == ("lock.no-hash", "torch")
+        assert "pin it by url and sha256 in specdec_pins" in one.fix
 
     def test_a_version_that_the_named_index_lacks(self, index: Index, named: Index, cache: Path) -> None:
         one = finding_of(resolve, index, self.wanted(named, version="0.2.5"), cache)
