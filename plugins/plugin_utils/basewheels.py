@@ -9,6 +9,7 @@ there by a rename.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import sys
@@ -26,6 +27,9 @@ from . import hosttools
 
 #: Nothing of the package is run here: what the newest hosts take is good enough to be read.
 _PLATFORM = "%s-manylinux_2_40"
+
+#: Where an install into a plain directory puts scripts and data.
+_OUTSIDE = ("bin", "etc", "include", "share")
 
 _TIMEOUT = 1800.0
 
@@ -82,9 +86,10 @@ def fetch(
 
 
 def package(directory: Path, name: str) -> records.Distribution:
-    """A fetched package with its RECORD."""
+    """A fetched package with its RECORD, but for what an environment has outside its site-packages."""
     (found,) = (dist for dist in records.distributions(directory) if dist.name == records.normalized(name))
-    return found
+    rows = {path: row for path, row in found.rows.items() if path.split("/", 1)[0] not in _OUTSIDE}
+    return dataclasses.replace(found, rows=rows)
 
 
 def reader(directory: Path) -> Base:

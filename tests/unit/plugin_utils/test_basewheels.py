@@ -53,6 +53,18 @@ def test_a_package_is_fetched_once_for_the_hosts_python_and_machine(tmp_path: Pa
     assert os.listdir(cache) == [directory.name]
 
 
+def test_scripts_and_data_are_no_part_of_the_package(tmp_path: Path, index: Path) -> None:
+    """An install into a plain directory lays them beside it, an environment does not."""
+    (wheel,) = index.iterdir()
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr("engine-0.5.23+cpu.dist-info/entry_points.txt", "[console_scripts]\nengine = engine:main\n")
+        archive.writestr("engine-0.5.23+cpu.data/scripts/kill-engine", "#!/bin/sh\n")
+        archive.writestr("engine-0.5.23+cpu.data/data/share/engine.txt", "x")
+    directory = fetch(tmp_path / "cache", index)
+    assert (directory / "bin/kill-engine").is_file()
+    assert basewheels.package(directory, "engine").packages() == {"engine"}
+
+
 def test_what_cannot_be_fetched_is_a_finding_and_leaves_nothing(tmp_path: Path, index: Path) -> None:
     for arguments in ({"python": "3.12"}, {"hashes": ("0" * 64,)}):
         with pytest.raises(FindingError) as caught:
