@@ -144,6 +144,7 @@ class Planner:
         self.layout = Layout(wanted.root)
         self.python = pythons.choose(wanted.python, state, wanted.host, wheelhouses.archives(wanted.archives))
         self.directories = list(wanted.wheel_directories)
+        self.given: dict[str, tuple[wheelsources.Given, t.Mapping[str, t.Any]]] = {}
         self.findings: list[Finding] = []
         self.gpus_used: set[str] = set()
         self.missing: list[dict[str, t.Any]] = []
@@ -323,6 +324,7 @@ class Planner:
             own = {name: one.version for name, one in (given or {}).items()}
             stack, found = (None, []) if given is None else self._resolved(instance, base, reference, {**versions, **own})
             stack = wheelsources.applied(stack, needed, given) if stack and given is not None else None
+            self.given.update({one.sha256: (one, needed[name]) for name, one in (given or {}).items()})
         self.findings += found
         if stack is None or "cuda" not in stack.lacks:
             wanted = instance.get("gpus") or "all"
@@ -478,6 +480,8 @@ class Planner:
         name = locks.file_name(inputs)
         text = self.pins.lock(name)
         if text is None or "lock" in self.wanted.pins_update:
+            if not self._at_hand(stack, (one["sha256"] for one in stack.sources.values() if "sha256" in one)):
+                return None
             self._miss(
                 {
                     "kind": "lock",
@@ -544,7 +548,7 @@ class Planner:
                 if self.wanted.wheelhouse:
                     self._send_wheelhouse(self.environments[content["id"]], lock)
                 else:
-                    self._send_wheels(lock)
+                    self._send_wheels(stack, lock)
                 self._send_overlays(layered)
         return content
 
@@ -557,12 +561,25 @@ class Planner:
         compared = packagelists.compare(known.get(previous, {}), lock.versions, lock.sizes, held)
         return {"previous": previous if known.get(previous) else None, "changes": compared}
 
-    def _send_wheels(self, lock: locks.Lock) -> None:
+    def _at_hand(self, stack: stacks.Stack, hashes: t.Iterable[str]) -> bool:
+        """Whether the wheels that pins name are on the controller; what is not is missing then, or refused."""
+        given = [self.given[one] for one in hashes if one in self.given]
+        sources = {one.name: source for one, source in given}
+        missing, gone = wheelsources.fetch(sources, stack, [one for one, _source in given], self.wanted.host)
+        for one in missing:
+            self._miss({**self._job("wheel"), **one})
+        self.findings += gone
+        return not missing and not gone
+
+    def _send_wheels(self, stack: stacks.Stack, lock: locks.Lock) -> None:
         """The lock's local wheels that the host lacks."""
-        places, absent = locks.locate(lock, self.directories)
+        lacking = [wheel for wheel in lock.wheels if wheel["sha256"] not in self.state["wheels"]]
+        if not self._at_hand(stack, (wheel["sha256"] for wheel in lacking)):
+            return
+        places, absent = locks.locate(dataclasses.replace(lock, wheels=tuple(lacking)), self.directories)
         self.findings += absent
-        for wheel in lock.wheels:
-            if wheel["sha256"] in places and wheel["sha256"] not in self.state["wheels"]:
+        for wheel in lacking:
+            if wheel["sha256"] in places:
                 dest = self.layout.wheels / wheel["sha256"] / wheel["filename"]
                 self._send("wheels", str(places[wheel["sha256"]]), str(dest), wheel["sha256"])
 

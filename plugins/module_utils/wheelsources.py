@@ -25,9 +25,9 @@ _BUILT_FROM = ("git", "commit", "subdirectory", "environment")
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """The wheel of a pin that is at hand.
+    """The wheel of a pin, as far as a stack has to know it.
 
-    :param place: its file on the controller.
+    :param place: its file on the controller, if it is there.
     :param glibc: of the host that built it, empty where that is not known: the wheel's own tag says what it needs then.
     """
 
@@ -113,7 +113,9 @@ def find(
     cache: Path,
     update: bool,
 ) -> tuple[dict[str, Given], list[dict[str, t.Any]], list[Finding]]:
-    """The wheels at hand, what is to be made for those that are not (missing pins), and what stands against one.
+    """The wheels that are known, what is to be made for those that are not (missing pins), and what stands against one.
+
+    A wheel that is known need not be at hand: a host that has it, or takes it from a wheelhouse, does without (see :func:`fetch`).
 
     :param cache: of the controller; :param update: build anew what was built.
     """
@@ -125,25 +127,33 @@ def find(
         if "index" in source:
             continue
         built = pins.wheel(build_key(source, stack.python, stack.machine)) if "git" in source else None
-        filename = file_name(source) if "url" in source else built["filename"] if built else ""
-        wrong = unfit(name, filename, stack, subject + (".url" if "url" in source else "")) if filename else None
+        if "git" in source and (built is None or update):
+            missing.append(_to_make(name, source, stack, update))
+            continue
+        filename = built["filename"] if built else file_name(source)
+        wrong = unfit(name, filename, stack, subject if built else subject + ".url")
         if wrong:
             refused.append(wrong)
             continue
-        place = downloaded(cache, source) if "url" in source else pins.wheel_file(built) if built else None
-        if place and place.is_file() and not (built and update):
-            sha256 = source.get("sha256") or (built or {})["sha256"]
-            given[name] = Given(name, version_of(filename), filename, sha256, place, (built or {}).get("glibc", ""))
-            if built:
-                refused.append(too_new(given[name], glibc, subject, built["built_on"]))
-        elif built and not update:
-            refused.append(_gone(built, pins.wheel_file(built), subject))
-        else:
-            missing.append(_to_make(name, source, stack, update))
+        place = pins.wheel_file(built) if built else downloaded(cache, source)
+        sha256 = built["sha256"] if built else source["sha256"]
+        given[name] = Given(name, version_of(filename), filename, sha256, place, (built or {}).get("glibc", ""))
+        if built:
+            refused.append(too_new(given[name], glibc, subject, built["built_on"]))
     return given, missing, [one for one in refused if one]
 
 
+def fetch(
+    sources: t.Mapping[str, t.Mapping[str, t.Any]], stack: stacks.Stack, given: t.Iterable[Given], host: str
+) -> tuple[list[dict[str, t.Any]], list[Finding]]:
+    """How those of the known wheels that are not at hand get there: by missing pins, or not at all."""
+    absent = [one for one in given if not one.place.is_file()]
+    missing = [_to_make(one.name, sources[one.name], stack, False) for one in absent if "url" in sources[one.name]]
+    return missing, [_gone(one, "%s: specdec_pins.%s" % (host, one.name)) for one in absent if "git" in sources[one.name]]
+
+
 def _to_make(name: str, source: t.Mapping[str, t.Any], stack: stacks.Stack, update: bool) -> dict[str, t.Any]:
+    """The missing pin of a wheel."""
     return {
         "kind": "wheel",
         "name": described(name, source),
@@ -155,10 +165,10 @@ def _to_make(name: str, source: t.Mapping[str, t.Any], stack: stacks.Stack, upda
     }
 
 
-def _gone(built: t.Mapping[str, t.Any], place: Path, subject: str) -> Finding:
+def _gone(built: Given, subject: str) -> Finding:
     fix = "restore it from version control; or build another one: specdec_pins_update: [wheel]"
-    found = "nothing at %s" % place
-    return Finding("wheel.gone", ERROR, subject, "the wheel that was built is not in the pins directory", found, built["filename"], fix=fix)
+    found = "nothing at %s" % built.place
+    return Finding("wheel.gone", ERROR, subject, "the wheel that was built is not in the pins directory", found, built.filename, fix=fix)
 
 
 def unfit(name: str, filename: str, stack: stacks.Stack, subject: str) -> t.Optional[Finding]:

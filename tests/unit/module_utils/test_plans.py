@@ -123,9 +123,10 @@ def plan(
     wheelhouse: str = "",
     hub: str = "https://hub.example",
     named: t.Optional[dict[str, t.Any]] = None,
+    cache: Path = Path(),
     **instance: t.Any,
 ) -> dict[str, t.Any]:
-    """:param named: specdec_pins."""
+    """:param named: specdec_pins; :param cache: of the controller."""
     pins = pins or Pins()
     wanted = plans.Wanted(
         host="ct200",
@@ -146,6 +147,7 @@ def plan(
         who="me@here",
         why="",
         python=pythons.wanted(python),
+        cache=cache,
     )
     made = plans.Planner(wanted, state or BARE, TABLES, pins, layers or Layers()).plan()
     if lock and any(pin["kind"] == "lock" for pin in made["missing_pins"]):
@@ -574,6 +576,32 @@ def test_a_wheel_that_a_pin_names_is_made_before_the_lock() -> None:
     )
     assert "pins lack the wheel of tiny-kernel: https://git.example/x.git at 111111111111, built on ct201" in plans.changes(made)
     assert made["environments"] == []
+
+
+def test_a_wheel_by_address_is_fetched_only_where_somebody_needs_it(tmp_path: Path) -> None:
+    pin = {"url": "https://host.example/tiny_kernel-1.0-cp311-cp311-linux_x86_64.whl", "sha256": "d" * 64}
+    named, pins = {"tiny-kernel": pin}, Pins()
+    assert [one["kind"] for one in plan(pins=pins, lock=False, named=named)["missing_pins"]] == ["wheel"], "to lock it has to be there"
+    place = wheelsources.downloaded(tmp_path, pin)
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"wheel")
+    pin["sha256"] = hashlib.sha256(b"wheel").hexdigest()
+    place.parent.rename(tmp_path / "wheels" / pin["sha256"])
+    [lock] = plan(pins=pins, lock=False, named=named, cache=tmp_path)["missing_pins"]
+    record = {"name": "tiny-kernel", "version": "1.0", "filename": place.name, "sha256": pin["sha256"]}
+    sglang, torch = locks.parse(lock_for(lock["inputs"])).packages
+    packages = (sglang, locks.Package("tiny-kernel", "1.0", (pin["sha256"],)), torch)
+    pins.locks[lock["name"]] = locks.Lock(packages, locks.identity(lock["inputs"]), (record,)).text()
+    there = plan(pins=pins, lock=False, named=named, cache=tmp_path)
+    assert there["missing_pins"] == []
+    assert [one["source"] for one in there["artifacts"]["wheels"]] == [str(tmp_path / "wheels" / pin["sha256"] / place.name)]
+
+    # on another controller, which has the pins and not the wheel
+    assert [one["kind"] for one in plan(pins=pins, lock=False, named=named)["missing_pins"]] == ["wheel"]
+    held = plan(changed(wheels=[pin["sha256"]]), pins, lock=False, named=named)
+    assert (held["missing_pins"], held["artifacts"]["wheels"], errors(held)) == ([], [], [])
+    built = {there["environments"][0]["id"]: {}}
+    assert plan(changed(environments=built), pins, lock=False, named=named)["missing_pins"] == []
 
 
 def test_a_built_wheel_is_a_local_wheel_of_the_lock() -> None:

@@ -144,29 +144,40 @@ def test_the_key_of_a_build_is_over_what_decides_it() -> None:
     assert wheelsources.build_key(GIT, "3.12", "aarch64") != key
 
 
+def fetch(tmp_path: Path, pins: t.Optional[Pins] = None, **sources: t.Mapping[str, t.Any]) -> t.Any:
+    given, _missing, _refused = find(tmp_path, pins, **sources)
+    named = {name.replace("_", "-"): source for name, source in sources.items()}
+    return wheelsources.fetch(named, stack(), given.values(), "ct200")
+
+
 class TestFind:
-    def test_what_is_not_at_hand_is_to_be_made(self, tmp_path: Path) -> None:
-        given, missing, found = find(tmp_path, flashinfer_jit_cache=URL, sglang_kernel=GIT, other=INDEX)
+    def test_what_was_not_built_is_to_be_built_before_anything_else_is_known(self, tmp_path: Path) -> None:
+        given, missing, found = find(tmp_path, sglang_kernel=GIT, other=INDEX)
         assert (given, found) == ({}, [])
         assert [(one["kind"], one["package"], one["python"], one["machine"]) for one in missing] == [
-            ("wheel", "flashinfer-jit-cache", "3.12", "x86_64"),
             ("wheel", "sglang-kernel", "3.12", "x86_64"),
         ]
-        assert missing[1]["name"] == "the wheel of sglang-kernel: https://git.example/x.git at 0123456789ab, built on ct201"
+        assert missing[0]["name"] == "the wheel of sglang-kernel: https://git.example/x.git at 0123456789ab, built on ct201"
 
-    def test_what_is_at_hand_is_given(self, tmp_path: Path) -> None:
-        place = wheelsources.downloaded(tmp_path / "cache", URL)
-        assert place.name == WHEEL
+    def test_a_wheel_by_address_is_known_before_it_is_fetched(self, tmp_path: Path) -> None:
+        given, missing, found = find(tmp_path, flashinfer_jit_cache=URL)
+        assert (missing, found) == ([], [])
+        [one] = given.values()
+        place = tmp_path / "cache" / "wheels" / ("a" * 64) / WHEEL
+        assert (one.version, one.sha256, one.place) == ("0.6.5+cu130", "a" * 64, place)
+        missing, gone = fetch(tmp_path, flashinfer_jit_cache=URL)
+        assert ([(one["package"], one["source"]) for one in missing], gone) == ([("flashinfer-jit-cache", URL)], [])
         place.parent.mkdir(parents=True)
         place.touch()
+        assert fetch(tmp_path, flashinfer_jit_cache=URL) == ([], [])
+
+    def test_what_was_built_is_given_and_built_anew_when_told(self, tmp_path: Path) -> None:
         pins = Pins(tmp_path)
         built = pins.keep(GIT)
-        given, missing, found = find(tmp_path, pins, flashinfer_jit_cache=URL, sgl_kernel=GIT)
+        given, missing, found = find(tmp_path, pins, sgl_kernel=GIT)
         assert (missing, found) == ([], [])
-        assert [(one.version, one.sha256, one.place) for one in given.values()] == [
-            ("0.6.5+cu130", "a" * 64, place),
-            ("0.4", "b" * 64, built),
-        ]
+        assert [(one.version, one.sha256, one.place) for one in given.values()] == [("0.4", "b" * 64, built)]
+        assert fetch(tmp_path, pins, sgl_kernel=GIT) == ([], [])
         again, missing, _found = find(tmp_path, pins, update=True, flashinfer_jit_cache=URL, sgl_kernel=GIT)
         assert set(again) == {"flashinfer-jit-cache"}, "an address gives the same file however often it is asked"
         assert [one["replace"] for one in missing] == [True]
@@ -200,8 +211,8 @@ class TestFind:
     def test_a_built_wheel_that_is_gone(self, tmp_path: Path) -> None:
         pins = Pins(tmp_path)
         pins.keep(GIT).unlink()
-        given, missing, [one] = find(tmp_path, pins, sgl_kernel=GIT)
-        assert (given, missing, one.id) == ({}, [], "wheel.gone")
+        missing, [one] = fetch(tmp_path, pins, sgl_kernel=GIT)
+        assert (missing, one.id, one.subject) == ([], "wheel.gone", "ct200: specdec_pins.sgl-kernel")
         assert "specdec_pins_update: [wheel]" in one.fix
 
 
