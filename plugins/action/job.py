@@ -64,7 +64,7 @@ class ActionModule(ActionBase):
         elif not outcome["ok"]:
             # What went well would only hide the rest: Ansible shows all of a failed result.
             telling = [one for one in outcome["findings"] if one["verdict"] not in (findings.OK, findings.NOT_APPLICABLE)]
-            result["result"] = {key: value for key, value in outcome.items() if key not in ("timings", "skipped")}
+            result["result"] = {key: value for key, value in outcome.items() if key != "timings"}
             result["result"]["findings"] = telling
             wrong = findings.errors(findings.from_dict(one) for one in outcome["findings"])
             result.update(failed=True, msg="\n".join(["%s: the %s found:" % (host, spec["kind"]), *(one.text() for one in wrong)]))

@@ -25,7 +25,7 @@ import typing as t
 from ansible import constants as C
 from ansible.plugins.callback import CallbackBase
 
-from ansible_collections.specdec.serving.plugins.module_utils import plans
+from ansible_collections.specdec.serving.plugins.module_utils import plans, registrations
 
 #: How the hosts of a fleet may stand, in the order of the summary, and the colour of each.
 _GROUPS = {
@@ -141,12 +141,16 @@ class CallbackModule(CallbackBase):
         yield "  engine      %s, environment %s" % (release["engine"], release["environment"])
         if proof is not None:
             yield "  checks      %s" % ", ".join("%d %s" % (count, verdict) for verdict, count in proof.get("verdicts", {}).items())
+            if (proof.get("result") or {}).get("skipped"):
+                yield "    %-9s %s" % ("left out", ", ".join(proof["result"]["skipped"]))
             for one in (proof.get("result") or {}).get("findings", []):
                 if one["verdict"] in ("warning", "error"):
                     yield "    %-9s %s: %s" % (one["verdict"], one["subject"], one["message"])
         for one in (switch or {}).get("findings", []):
             if one["verdict"] == "error":
                 yield self._colored("  refused     %s: %s" % (one["message"], one["found"]), C.COLOR_ERROR)
+            if one["id"] == registrations.REGISTERED:
+                yield "  libraries   %s" % one["message"]
         if switch:
             times, gate = switch.get("times") or {}, switch.get("gate") or {}
             if "ready" in times:

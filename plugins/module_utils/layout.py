@@ -48,6 +48,8 @@ class Layout:
         self.instances = self.root / "instances"
         self.models = self.root / "models"
         self.state = self.root / "state"
+        #: Where the loader is told that libraries lie; a link to those of the environment that serves (registrations.py).
+        self.libraries = self.root / "lib"
 
     def environment(self, environment_id: str) -> Path:
         """One environment: venv/ overlay.json lock.txt lib/ environment.json .complete"""

@@ -185,7 +185,8 @@ class _Search:
                     continue
                 target = self._choose(soname, found)
                 if target is None:
-                    missing.setdefault(soname, []).append(path)
+                    users = missing.setdefault(soname, [])
+                    users += [path] if path not in users else []
                     continue
                 for name, beside in self._with_companions(soname, target):
                     if name not in links:
@@ -308,15 +309,16 @@ def unreachable(libraries: Libraries, directory: Path, search_path: str) -> list
     absent = [name for name in libraries.links if not (directory / name).exists()]
     if absent:
         message = "%d of the environment's links to libraries are not there" % len(absent)
-        fix = "build the environment anew"
+        cause, fix = "somebody changed the environment after it was built", "build the environment anew"
     elif libraries.links and str(directory) not in search_path.split(":"):
         absent = list(libraries.links)
         message = "the service is not given the directory that has %d libraries" % len(absent)
+        cause = "the instance sets LD_LIBRARY_PATH itself, and no package that needs the libraries names their directory"
         fix = "let LD_LIBRARY_PATH of the service begin with %s: leave the variable out of the instance's own" % directory
     else:
         return []
     found = "LD_LIBRARY_PATH=%s" % search_path
-    return [Finding("libraries.missing", ERROR, str(directory), message, found, str(directory), records.listing(absent), fix=fix)]
+    return [Finding("libraries.missing", ERROR, str(directory), message, found, str(directory), records.listing(absent), cause, fix)]
 
 
 def unregistered(libraries: Libraries, search_path: str) -> list[Finding]:

@@ -157,7 +157,12 @@ def check(lock: Lock, wanted: t.Mapping[str, t.Any]) -> list[Finding]:
     """
     lane, versions = wanted["label"], lock.versions
     label = _torch_lane(versions.get("torch", ""), wanted)
-    found = [_pinned(versions, wanted), _torch(versions, wanted, label)]
+    found = [_pinned(versions, wanted)]
+    if found[0].verdict == ERROR and "torch" in found[0].subject.split(", "):
+        # for which lane that other torch was built, and what disagrees with it, follows
+        versions, label = {**versions, "torch": wanted["torch"]}, lane
+    else:
+        found.append(_torch(versions, wanted, label))
     for one in parity.findings(versions, wanted["kernels"], wanted["lacks"], label or lane):
         fix = one.fix
         if one.id == "parity.flashinfer":
@@ -166,7 +171,7 @@ def check(lock: Lock, wanted: t.Mapping[str, t.Any]) -> list[Finding]:
             )
         message = one.message.replace("installed", "in the lock")
         evidence = "packages of the lock for lane %s" % wanted["lane"]
-        found.append(dataclasses.replace(one, id=one.id.replace("parity.", "lock."), message=message, evidence=evidence, fix=fix))
+        found.append(dataclasses.replace(one, message=message, evidence=evidence, fix=fix))
     return found
 
 
@@ -464,6 +469,7 @@ def _pinned(versions: t.Mapping[str, str], wanted: t.Mapping[str, t.Any]) -> Fin
         "the lock does not hold the versions of the stack",
         ", ".join("%s %s" % (name, versions.get(name, "missing")) for name in wrong),
         ", ".join("%s %s" % item for item in wrong.items()),
+        cause="Something else than the stack decided: what another package requires, or who made the lock by other means.",
         fix="Make the lock anew; where you want another version than the stack's, say so in specdec_pins.",
     )
 

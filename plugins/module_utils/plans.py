@@ -761,6 +761,7 @@ class Planner:
                     "instance": name,
                     "release": release.id,
                     "wanted": {"engine": stack.engine, "version": stack.version},
+                    "skip": list(instance.get("skip_checks") or ()),
                 },
                 "switch": {
                     **self._job("switch"),

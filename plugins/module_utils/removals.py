@@ -17,13 +17,11 @@ import re
 import typing as t
 from pathlib import Path
 
-from . import pruning, releases, transactions
+from . import pruning, registrations, releases, transactions
 from .findings import ERROR, OK, WARNING, Finding, FindingError
 from .layout import RECOVER_UNIT, UNITS, Layout, unit_name, user_name
 from .pruning import Doomed
 from .runners import Progress, Runner
-
-LOADER = Path("/etc/ld.so.conf.d/specdec.conf")
 
 
 @dataclasses.dataclass
@@ -213,9 +211,9 @@ def remove(spec: t.Mapping[str, t.Any], runner: Runner, progress: Progress) -> d
         findings += _remove_user(user, runner)
     done = pruning.remove_all(removal.items, progress, "remove.failed")
     findings += done.findings
+    findings += [one for one in registrations.settle(Layout(spec["root"]), runner) if one.verdict != OK]
     if spec.get("everything"):
         findings += _tidy(Layout(spec["root"]))
-    findings += _forget_libraries(Layout(spec["root"]), removal, bool(spec.get("everything")), runner)
     message = "removed %d things, %s (%d bytes)" % (len(listed), pruning.size(done.freed), done.freed)
     progress("remove", message, bytes=done.freed)
     findings.insert(0, Finding("remove.done", OK, "the host", message))
@@ -259,24 +257,3 @@ def _tidy(layout: Layout) -> list[Finding]:
     fix = "remove by hand what nobody needs"
     message = "holds what is not this collection's"
     return [Finding("remove.left", WARNING, str(layout.root), message, found=", ".join(strange), fix=fix)]
-
-
-def _forget_libraries(layout: Layout, removal: Removal, everything: bool, runner: Runner) -> list[Finding]:
-    """Take what went out of the loader's configuration."""
-    try:
-        lines = LOADER.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    gone = [layout.root] if everything else [layout.instance(name) for name in removal.instances]
-    kept = [line for line in lines if not any(line.startswith(str(place) + "/") for place in gone)]
-    if kept == lines:
-        return []
-    if any(line.strip() and not line.startswith("#") for line in kept):
-        releases.write_durably(LOADER, "\n".join(kept) + "\n")
-    else:
-        LOADER.unlink()
-    answer = runner(["/sbin/ldconfig"], timeout=120)
-    if answer.rc == 0:
-        return []
-    fix = "run ldconfig as root"
-    return [Finding("remove.loader", WARNING, str(LOADER), "was changed, ldconfig failed", evidence=answer.stderr.strip(), fix=fix)]

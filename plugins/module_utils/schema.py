@@ -155,6 +155,7 @@ INSTANCE: dict[str, Option] = {
             "stop_timeout": Option(int, minimum=1),
         },
     ),
+    "skip_checks": Option(list, elements=Option(str)),
 }
 
 

@@ -18,7 +18,7 @@ import time
 import typing as t
 from pathlib import Path
 
-from . import adoptions, gates, jobs, releases, units
+from . import adoptions, gates, jobs, registrations, releases, units
 from .findings import ERROR, OK, WARNING, Finding, FindingError, errors
 from .layout import MARKER, SCHEMA, UNITS, Layout, unit_name, unit_of, user_name
 from .releases import Release
@@ -248,6 +248,7 @@ class _Transaction:
         self.progress = progress
         self.record: dict[str, t.Any] = {}
         self.times: dict[str, float] = {}
+        self.libraries: list[Finding] = []
 
     # Forward
 
@@ -299,7 +300,7 @@ class _Transaction:
             "rolled_back_to": rolled_back_to,
             "times": self.times,
             "gate": dict(gate or {}),
-            "findings": [finding.as_dict() for finding in findings],
+            "findings": [finding.as_dict() for finding in (*findings, *self.libraries)],
         }
 
     def _refuse_unfit(self, wanted: Release, *, unasked: bool) -> None:
@@ -558,6 +559,7 @@ class _Transaction:
         # A process killed between writing and reloading leaves a file in place that systemd has not read.
         if changed or gates.unit_state(self.runner, self.unit).get("NeedDaemonReload") == "yes":
             _systemctl(self.runner, "daemon-reload")
+        self.libraries = registrations.settle(self.layout, self.runner)
 
     def _units(self) -> list[str]:
         """The instance's unit, and one made by hand that this transaction comes from or goes to."""

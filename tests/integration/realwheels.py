@@ -10,10 +10,13 @@ Excerpts and small members are kept in the user's cache.
 
 from __future__ import annotations
 
+import base64
+import csv
 import functools
 import hashlib
 import io
 import os
+import re
 import struct
 import subprocess
 import tempfile
@@ -37,7 +40,7 @@ _ATTEMPTS = 4
 class Wheel:
     """One version of a package on the index, for a Python on x86_64."""
 
-    def __init__(self, name: str, version: str, python: str = "3.12") -> None:
+    def __init__(self, name: str, version: str, python: str = "3.11") -> None:
         self.name, self.version, self.python = name, version, python
         self.kept = CACHE / ("%s-%s-%s" % (name, version, python))
 
@@ -80,19 +83,37 @@ class Wheel:
 
         return self._keep(member + ".excerpt", make)
 
-    def unpack(self, below: str, directory: Path) -> None:
-        """Its Python files below a folder, into a directory."""
-        archive = io.BytesIO(self._keep("sources-" + below.strip("/"), lambda: self._sources(below)))
-        with zipfile.ZipFile(archive) as sources:
-            sources.extractall(directory)
+    def whole(self) -> dict[str, bytes]:
+        """Every member of a small wheel, without what an installer writes itself."""
+        content = self._keep("whole", lambda: b"".join(_stream(self.url, 0, t.cast("_Ranges", self.archive.fp).size)))
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            names = [name for name in archive.namelist() if not re.search(r"\.dist-info/(RECORD|WHEEL|METADATA)$", name)]
+            return {name: archive.read(name) for name in names if not name.endswith("/")}
 
-    def _sources(self, below: str) -> bytes:
-        kept = io.BytesIO()
-        with zipfile.ZipFile(kept, "w", zipfile.ZIP_DEFLATED) as sources:
-            for member in self.names():
-                if member.startswith(below) and member.endswith(".py"):
-                    sources.writestr(member, self.archive.read(member))
-        return kept.getvalue()
+    def sources(self, below: str) -> dict[str, bytes]:
+        """Its Python files below a folder."""
+
+        def make() -> bytes:
+            kept = io.BytesIO()
+            with zipfile.ZipFile(kept, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name in self.names():
+                    if name.startswith(below) and name.endswith(".py"):
+                        archive.writestr(name, self.archive.read(name))
+            return kept.getvalue()
+
+        with zipfile.ZipFile(io.BytesIO(self._keep("sources", make))) as archive:
+            return {name: archive.read(name) for name in archive.namelist()}
+
+    def excerpts(self, *members: str, rename: t.Callable[[str], t.Optional[str]] = str) -> dict[str, bytes]:
+        """Excerpts of several members, by their path; see :func:`excerpt` for ``rename``."""
+        found = {}
+        for member in members:
+            found[member] = self.excerpt(member)
+            with tempfile.NamedTemporaryFile() as file:
+                file.write(found[member])
+                file.flush()
+                found[member] = excerpt(Path(file.name), rename)
+        return found
 
     def metadata(self) -> bytes:
         """Its METADATA."""
@@ -180,31 +201,45 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _PROGRAM = struct.Struct("<IIQQQQQQ")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _TAG = struct.Struct("<qQ")
-_STRTAB, _STRSZ, _KEPT = 5, 10, (1, 14, 15, 29)  # NEEDED, SONAME, RPATH, RUNPATH
+_NEEDED, _STRTAB, _STRSZ, _KEPT = 1, 5, 10, (1, 14, 15, 29)  # NEEDED, SONAME, RPATH, RUNPATH
 _TYPES = {".dynsym": 11, ".dynstr": 3, ".dynamic": 6, ".nv_fatbin": 1, ".shstrtab": 3}
 
 
-def excerpt(path: Path) -> bytes:
-    """An ELF file with what the checks read of this one; addresses in it are offsets."""
+def excerpt(path: Path, rename: t.Callable[[str], t.Optional[str]] = str) -> bytes:
+    """An ELF file with what the checks read of this one; addresses in it are offsets.
+
+    :param rename: what becomes of the name of a library that it needs; None leaves it out.
+    """
     with path.open("rb") as stream:
         elf = ELFFile(stream)
         symbols = elf.get_section_by_name(".dynsym")
-        strings = elf.get_section(symbols["sh_link"])
+        strings = elf.get_section(symbols["sh_link"]).data()
         dynamic = elf.get_section_by_name(".dynamic").data()
-        content = {".dynsym": symbols.data(), ".dynstr": strings.data()}
+        content = {".dynsym": symbols.data()}
         stream.seek(18)
         machine = int.from_bytes(stream.read(2), "little")
     device = {fatbins.ARCHITECTURE.unpack_from(one) + fatbins.ENTRY.unpack_from(one)[:1]: one for one in fatbins.entries(path)}
     if device:
         content[".nv_fatbin"] = _container(device.values())
+    tags = []
+    for tag, value in _TAG.iter_unpack(dynamic):
+        name = strings[value : strings.index(b"\0", value)].decode() if tag in _KEPT else None
+        name = rename(name) if name is not None and tag == _NEEDED else name
+        if name is not None:
+            tags.append((tag, len(strings)))
+            strings += name.encode() + b"\0"
+    content[".dynstr"] = strings
     content[".shstrtab"] = b"\0" + b"".join(name.encode() + b"\0" for name in _TYPES)
+    return _assembled(machine, content, tags)
+
+
+def _assembled(machine: int, content: dict[str, bytes], tags: t.Sequence[tuple[int, int]]) -> bytes:
     at = _HEADER.size + 2 * _PROGRAM.size
     places = {}
     for name, data in content.items():
         places[name] = (at, len(data))
         at += (len(data) + 15) // 16 * 16
-    tags = [(tag, value) for tag, value in _TAG.iter_unpack(dynamic) if tag in _KEPT]
-    tags += [(_STRTAB, places[".dynstr"][0]), (_STRSZ, places[".dynstr"][1]), (0, 0)]
+    tags = [*tags, (_STRTAB, places[".dynstr"][0]), (_STRSZ, places[".dynstr"][1]), (0, 0)]
     content[".dynamic"] = b"".join(_TAG.pack(*one) for one in tags)
     places[".dynamic"] = (at, len(content[".dynamic"]))
     at += len(content[".dynamic"])
@@ -240,8 +275,6 @@ def _container(headers: t.Iterable[bytes]) -> bytes:
 
 def write(directory: Path, name: str, version: str, files: t.Mapping[str, bytes], metadata: bytes, tag: str = "py3-none-any") -> Path:
     """A wheel that pip and uv install, with these files; the same bytes for the same content."""
-    import base64
-
     stem = "%s-%s" % (name.replace("-", "_"), version)
     info = stem + ".dist-info"
     pure = "true" if tag.endswith("-any") else "false"
@@ -250,11 +283,13 @@ def write(directory: Path, name: str, version: str, files: t.Mapping[str, bytes]
         info + "/METADATA": metadata,
         info + "/WHEEL": ("Wheel-Version: 1.0\nGenerator: parts\nRoot-Is-Purelib: %s\nTag: %s\n" % (pure, tag)).encode(),
     }
-    rows = []
+    rows = io.StringIO()
+    record = csv.writer(rows, lineterminator="\n")
     for path, content in whole.items():
         value = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-        rows.append("%s,sha256=%s,%d" % (path, value, len(content)))
-    whole[info + "/RECORD"] = "\n".join([*rows, info + "/RECORD,,", ""]).encode()
+        record.writerow([path, "sha256=" + value, len(content)])
+    record.writerow([info + "/RECORD", "", ""])
+    whole[info + "/RECORD"] = rows.getvalue().encode()
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / ("%s-%s.whl" % (stem, tag))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

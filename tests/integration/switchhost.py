@@ -193,7 +193,7 @@ class Host:
             },
             **facts,
         }
-        config = {"host": "127.0.0.1", "port": whole["port"], "double-mode": mode, "double-acceptance": acceptance}
+        config = {"host": whole.get("host", "127.0.0.1"), "port": whole["port"], "double-mode": mode, "double-acceptance": acceptance}
         launcher = (CHECKOUT / "roles" / "uv" / "files" / "specdec" / "launch.py").read_text(encoding="utf-8")
         return releases.compose(ROOT, whole, config, launcher)
 

@@ -144,26 +144,26 @@ class TestCheck:
     def test_a_good_lock(self):
         found = verdicts(GOOD)
         assert {one.verdict for one in found.values()} == {OK}
-        assert set(found) == {"lock.pins", "lock.torch", "lock.flashinfer", "lock.kernel", "lock.torch-labels", "lock.cuda-major"}
+        assert set(found) == {"lock.pins", "lock.torch", "parity.flashinfer", "parity.kernel", "parity.torch-labels", "parity.cuda-major"}
 
     def test_another_version_of_the_engine(self):
         one = verdicts({**GOOD, "sglang": "0.5.10"})["lock.pins"]
         assert (one.verdict, one.found, one.expected) == (ERROR, "sglang 0.5.10", "sglang 0.5.9")
 
     def test_half_of_flashinfer_is_refused_with_the_pin_that_moves_all(self):
-        one = verdicts({**GOOD, "flashinfer-python": "0.6.8.post1"}, flashinfer="0.6.8.post1")["lock.flashinfer"]
+        one = verdicts({**GOOD, "flashinfer-python": "0.6.8.post1"}, flashinfer="0.6.8.post1")["parity.flashinfer"]
         assert one.verdict == ERROR
         assert one.fix == 'Pin all its parts at once: specdec_pins: {flashinfer: "0.6.8.post1"}'
 
     def test_a_jit_cache_that_only_begins_like_the_version_is_refused(self):
-        assert verdicts({**GOOD, "flashinfer-jit-cache": "0.6.30+cu128"})["lock.flashinfer"].verdict == ERROR
+        assert verdicts({**GOOD, "flashinfer-jit-cache": "0.6.30+cu128"})["parity.flashinfer"].verdict == ERROR
 
     def test_both_kernel_packages(self):
-        assert verdicts({**GOOD, "sglang-kernel": "0.4.1"})["lock.kernel"].verdict == ERROR
+        assert verdicts({**GOOD, "sglang-kernel": "0.4.1"})["parity.kernel"].verdict == ERROR
 
     def test_no_kernel_package(self):
         without = {name: version for name, version in GOOD.items() if name != "sgl-kernel"}
-        assert verdicts(without)["lock.kernel"].verdict == ERROR
+        assert verdicts(without)["parity.kernel"].verdict == ERROR
         assert verdicts(without)["lock.pins"].found == "sgl-kernel missing"
 
     @pytest.mark.parametrize("version", ["2.9.1+cpu", "2.9.1+cu130", "2.11.0"])
@@ -176,13 +176,19 @@ class TestCheck:
         assert verdicts({**GOOD, "torch": "2.9.9"}, torch="2.9.9")["lock.torch"].verdict == COULD_NOT_CHECK
 
     def test_cuda_libraries_of_another_lane(self):
-        assert verdicts({**GOOD, "nvidia-nccl-cu13": "2.28.9"})["lock.cuda-major"].verdict == ERROR
+        assert verdicts({**GOOD, "nvidia-nccl-cu13": "2.28.9"})["parity.cuda-major"].verdict == ERROR
 
     def test_a_lane_without_parts_is_not_applicable_only_where_they_are_absent(self):
         cpu = {"lane": "cpu", "lacks": ("flashinfer", "kernel", "cuda"), "torch": "2.9.1+cpu", "flashinfer": None, "kernel": None}
         found = verdicts({"sglang": "0.5.9", "torch": "2.9.1+cpu"}, **cpu)
-        assert {one.id for one in found.values() if one.verdict == NOT_APPLICABLE} == {"lock.flashinfer", "lock.kernel", "lock.cuda-major"}
-        assert verdicts({"sglang": "0.5.9", "torch": "2.9.1"}, **cpu)["lock.torch"].verdict == ERROR
+        absent = {one.id for one in found.values() if one.verdict == NOT_APPLICABLE}
+        assert absent == {"parity.flashinfer", "parity.kernel", "parity.cuda-major"}
+        assert verdicts({"sglang": "0.5.9", "torch": "2.9.1"}, **{**cpu, "torch": "2.9.1"})["lock.torch"].verdict == ERROR
+
+    def test_a_torch_of_another_version_is_told_once(self):
+        found = verdicts({**GOOD, "torch": "2.10.0+cu130"})
+        assert found["lock.pins"].subject == "torch"
+        assert "lock.torch" not in found
 
 
 class TestLocalWheels:

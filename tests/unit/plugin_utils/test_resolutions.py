@@ -159,7 +159,7 @@ class TestResolution:
     def test_half_an_override_resolves_and_is_refused(self, index: Index, cache: Path) -> None:
         wanted = inputs(overrides=("flashinfer-python==0.6.8.post1", "quack-kernels==0.3.2"), flashinfer="0.6.8.post1")
         lock = resolve(index, wanted, cache)
-        assert [one.id for one in locks.check(lock, wanted) if one.verdict == ERROR] == ["lock.flashinfer"]
+        assert [one.id for one in locks.check(lock, wanted) if one.verdict == ERROR] == ["parity.flashinfer"]
 
     def test_the_whole_override_is_good(self, index: Index, cache: Path) -> None:
         overrides = (
