@@ -39,6 +39,10 @@ LEFTOVERS: t.Mapping[str, tuple[str, ...]] = {
     "cache": ("__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints", ".cache"),
     "bytecode outside __pycache__": ("*.pyc", "*.pyo"),
     "backup": ("*~", "*.bak", "*.swp", "*.swo", "*.orig", "*.rej", "*.save", "*.old", "#*#", ".#*"),
+    "made by a run": (
+        *("*.log", "*.pid", "*.lock", "nohup.out", "core.[0-9]*", ".nfs*", ".ninja_*"),
+        *(".triton", "torchinductor_*", "torch_compile_cache"),
+    ),
     "version control": (".git", ".hg", ".svn", ".gitignore", ".gitattributes", ".gitmodules"),
 }
 

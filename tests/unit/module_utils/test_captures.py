@@ -63,6 +63,9 @@ def test_changed_added_and_deleted_files_are_captured_and_nothing_else(bundle: b
         ("engine/.git/HEAD", "version control"),
         ("engine/.mypy_cache/x.json", "cache"),
         ("engine/core.pyc", "bytecode outside __pycache__"),
+        ("engine/nohup.out", "made by a run"),
+        ("engine/torchinductor_root/x.py", "made by a run"),
+        ("engine/server.log", "made by a run"),
         ("engine/new.so", "compiled, and not named"),
     ],
 )
@@ -80,6 +83,20 @@ def test_a_named_binary_is_captured_and_accepted(clean: Path, tmp_path: Path) ->
     bundle = captures.capture(clean, "engine", binaries=["engine/kernel.so"]).bundle
     assert bundle.manifest["binaries"] == ["engine/kernel.so"]
     assert overlays.apply(bundle, overlaid.lay(tmp_path / "target")) == ["engine/kernel.so"]
+
+
+def test_each_package_has_an_overlay_of_its_own(clean: Path, tmp_path: Path) -> None:
+    (clean / "engine/core.py").write_bytes(b"C = 1\n")
+    (clean / "other/a.py").write_bytes(b"x = 2\n")
+    taken = [captures.capture(clean, package).bundle for package in ("engine", "other")]
+    assert [[entry["path"] for entry in one.manifest["files"]] for one in taken] == [["engine/core.py"], ["other/a.py"]]
+    target = overlaid.lay(tmp_path / "target")
+    for one in taken:
+        overlays.apply(one, target)
+    manifests = [one.manifest for one in taken]
+    assert overlaid.content(target) == overlaid.content(clean)
+    assert [finding.verdict for finding in overlays.audit(manifests, target)] == ["ok", "ok"]
+    assert overlays.layering(manifests) == []
 
 
 def test_a_mode_alone_is_reported_and_not_captured(clean: Path) -> None:
