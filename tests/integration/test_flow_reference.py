@@ -28,8 +28,9 @@ def test_a_host_gets_the_versions_of_the_reference(fleet: Fleet, tmp_path: Path)
     there = json.loads((tmp_path / "references" / "ct129.json").read_text())["packages"]
     [path] = (tmp_path / "locks").iterdir()
     locked = locks.parse(path.read_text(), path.name).versions
-    assert len(locked) > 100
-    assert {name: parity.public(version) for name, version in locked.items()} == {name: parity.public(there[name]) for name in locked}
+    both = there.keys() & locked.keys()
+    assert len(both) > 100
+    assert {name: parity.public(locked[name]) for name in both} == {name: parity.public(there[name]) for name in both}
 
 
 def test_a_version_that_contradicts_the_reference_is_refused(fleet: Fleet, tmp_path: Path) -> None:
