@@ -22,7 +22,7 @@ test: bootstrap machine ## every test: lint, sanity, unit, integration, molecule
 	@python tests/run.py
 
 .PHONY: test-full
-test-full: bootstrap machine ## the same, then sanity with every supported ansible-core and the core's unit tests on the oldest Python
+test-full: bootstrap machine ## the same, then every supported ansible-core, the core on the oldest Python, and every fault
 	@python tests/run.py --full
 
 .PHONY: lint

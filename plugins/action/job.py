@@ -24,7 +24,7 @@ class ActionModule(ActionBase):
         spec = {"schema": layout.SCHEMA, "who": controller.who(), "why": "", **self._task.args["spec"]}
         result.update(kind=spec["kind"], instance=spec.get("instance"))
         if self._task.check_mode and spec["kind"] not in _FORESEEN:
-            return {**result, "changed": True, "msg": "would run: %s" % spec["kind"], "result": {}}
+            return {**result, "changed": True, "msg": "would run: %s" % spec["kind"], "result": {"findings": []}}
         try:
             network = networks.packed(self._task.args.get("network") or {})
         except findings.FindingError as error:

@@ -10,6 +10,7 @@ the work, or the recovery after it, goes on.
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import json
 import secrets
@@ -50,6 +51,13 @@ _KEPT = 10
 _POLL = 0.1
 #: Beyond the deadline, which the work keeps itself: only a hang is cut off.
 _GRACE = 60
+
+
+_FILE_SYSTEM = {
+    errno.ENOSPC: "the file system is full",
+    errno.EDQUOT: "the quota of disk space is used up",
+    errno.EROFS: "the file system cannot be written to",
+}
 
 
 class Busy(Exception):
@@ -236,7 +244,10 @@ def progress_to(path: Path) -> Progress:
 
 
 def unexpected(error: BaseException) -> Finding:
-    """An exception nobody foresaw, with all that is needed to report it."""
+    """An exception nobody foresaw, with all that is needed to report it; a full or read-only file system is named as such."""
+    if isinstance(error, OSError) and error.errno in _FILE_SYSTEM:
+        fix = "free some space, or make the file system writable, then run the deploy again"
+        return Finding("job.disk", ERROR, error.filename or "the host", _FILE_SYSTEM[error.errno], evidence=str(error), fix=fix)
     return Finding(
         "job.failed",
         ERROR,

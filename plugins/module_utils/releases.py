@@ -181,6 +181,8 @@ def load(layout: Layout, instance: str, release_id: str) -> Release:
         launcher = (directory / "launch.py").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise broken("cannot be read", str(error)) from error
+    if facts.get("schema") != SCHEMA:
+        raise broken("is of another version of the collection", "schema %s, not %d" % (facts.get("schema"), SCHEMA))
     found = identity(facts, config, unit, launcher)
     if found != release_id:
         raise broken("its content is not that of its id", "%s holds content of id %s" % (directory, found))
@@ -249,7 +251,7 @@ def history(layout: Layout, instance: str) -> list[dict[str, t.Any]]:
     for line in (_text(layout.instance(instance) / "history") or "").splitlines():
         with contextlib.suppress(ValueError):
             entries.append(json.loads(line))
-    return [entry for entry in entries if isinstance(entry, dict)]
+    return [entry for entry in entries if isinstance(entry, dict) and {"what", "to", "verdict"} <= set(entry)]
 
 
 def way_back(entries: t.Iterable[t.Mapping[str, t.Any]]) -> list[str]:

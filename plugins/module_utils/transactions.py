@@ -10,6 +10,7 @@ that served before, or, at a first deploy, to nothing.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import pwd
@@ -37,6 +38,8 @@ FAILED = "failed"
 #: systemd itself needs a moment beside the engine's own time to stop.
 _STOP_GRACE = 30
 _POLL = 0.05
+#: Bytes that going back may need for its records on a file system that has filled up.
+_RESERVE = 256 * 1024
 _DOWN = ("inactive", "failed")
 
 
@@ -78,12 +81,34 @@ def _record_path(layout: Layout, instance: str) -> Path:
     return layout.instance(instance) / "transaction.json"
 
 
+def _reserve_path(layout: Layout, instance: str) -> Path:
+    """Space that is given back when a transaction ends or goes back: a file system that fills up meanwhile must not stop that."""
+    return layout.instance(instance) / "transaction.reserve"
+
+
 def unfinished(layout: Layout, instance: str) -> t.Optional[dict[str, t.Any]]:
-    """The record of a transaction that has not ended; None where there is none."""
+    """The record of a transaction that has not ended; None where there is none. Raises FindingError when it cannot be understood."""
+    path = _record_path(layout, instance)
     try:
-        return json.loads(_record_path(layout, instance).read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
+        found = "schema %s" % record.get("schema")
+        known = record.get("schema") == SCHEMA
     except FileNotFoundError:
         return None
+    except (ValueError, AttributeError) as error:
+        found, known = str(error), False
+    if known:
+        return record
+    raise _refusal(
+        "record",
+        str(path),
+        "says that a switch was interrupted, in a way that this version does not understand; nothing was changed",
+        found=found,
+        expected="schema %d" % SCHEMA,
+        cause="another version of the collection was at work, or the file was damaged",
+        fix="run that version again; or see with systemctl status %s that what should serve does, then remove the file"
+        % unit_name(instance),
+    )
 
 
 # Preparation, also used by what proves a release before it is switched
@@ -389,7 +414,14 @@ class _Transaction:
             "who": self.spec.get("who", ""),
             "why": self.spec.get("why", ""),
         }
-        self._write_record()
+        try:
+            _reserve_path(self.layout, self.instance).write_bytes(bytes(_RESERVE))
+            self._write_record()
+        except OSError as error:
+            _reserve_path(self.layout, self.instance).unlink(missing_ok=True)
+            fix = "free some space, or make the file system writable, then run this again"
+            message = "the transaction cannot be written down; nothing was stopped"
+            raise _refusal("disk", str(self.layout.instance(self.instance)), message, evidence=str(error), fix=fix) from error
         self.progress(
             "switch", "%s: %s → %s, %s" % (self.instance, self.record["from"] or "nothing", wanted.id, limits.text()), deadline=limits.total
         )
@@ -431,6 +463,7 @@ class _Transaction:
         return outcome
 
     def _commit(self, measured: t.Mapping[str, t.Any]) -> None:
+        self._free_reserve()
         self.record.update(times=self.times, acceptance=measured.get("acceptance"))
         self._step(COMMITTED)
         self._settle()
@@ -442,11 +475,18 @@ class _Transaction:
         releases.clear_failed(self.layout, self.instance, self.record["to"])
         self._end("committed")
 
+    def _free_reserve(self) -> None:
+        with contextlib.suppress(OSError):
+            _reserve_path(self.layout, self.instance).unlink(missing_ok=True)
+
     def _end(self, verdict: str) -> None:
         """Into the history, once, and the transaction is over."""
+        self._free_reserve()
         entries = releases.history(self.layout, self.instance)
         if not any(entry.get("transaction") == self.record["id"] for entry in entries[-3:]):
-            entry = {key: self.record.get(key) for key in ("who", "what", "from", "to", "why", "times", "acceptance", "reason")}
+            entry = {
+                key: self.record.get(key) for key in ("who", "what", "from", "to", "why", "times", "at", "deadline", "acceptance", "reason")
+            }
             releases.append_history(
                 self.layout, self.instance, {**entry, "when": time.time(), "verdict": verdict, "transaction": self.record["id"]}
             )
@@ -481,6 +521,7 @@ class _Transaction:
 
     def _back(self, reason: Finding) -> list[Finding]:
         """Serve the release from before again; what was found on the way."""
+        self._free_reserve()
         self.record["reason"] = reason.message
         findings = [] if reason.verdict == ERROR else [reason]
         previous_id = self.record["from"]
@@ -547,7 +588,9 @@ class _Transaction:
 
     def _point(self, release: t.Optional[Release]) -> None:
         """Make a release current, its unit included; None: neither is there any more."""
-        releases.flip(self.layout, self.instance, release.id if release else None)
+        wanted = release.id if release else None
+        if releases.current(self.layout, self.instance) != wanted:
+            releases.flip(self.layout, self.instance, wanted)
         if release is None:
             path = Path(UNITS) / self.unit
             changed = path.exists()

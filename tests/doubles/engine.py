@@ -6,7 +6,8 @@
 Started like the engine, with ``--config FILE`` (JSON). Of the configuration it reads host, port and
 api-key, and what starts with ``double-``:
 
-  double-mode         ok; crash (ends while starting); hang (never listens); unhealthy (/health is 503);
+  double-mode         ok; crash (ends while starting); ends (status 0 while starting); orphan (a child of its own session keeps the
+                      port and ignores SIGTERM); hang (never listens); unhealthy (/health is 503);
                       wedge (healthy, never answers a completion); error (completions are 500);
                       dies (ends at the first completion); garbage (one token repeated); empty (no text);
                       stubborn (ignores SIGTERM)
@@ -121,10 +122,17 @@ def main() -> None:
     if mode == "crash":
         print("Traceback (most recent call last):\nRuntimeError: flashinfer-cubin does not match", file=sys.stderr, flush=True)
         os._exit(1)
+    if mode == "ends":
+        os._exit(0)
     if mode == "hang":
         threading.Event().wait()
     time.sleep(config.get("double-start", 0))
     counters = Counters(config.get("double-acceptance", 0))
+    if mode == "orphan" and os.fork():
+        signal.pause()
+    if mode == "orphan":
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     ThreadingHTTPServer((config["host"], config["port"]), handler(config, counters)).serve_forever()
 
 

@@ -61,6 +61,12 @@ print(json.dumps(answer))
 """
 
 
+def _switch(release: releases.Release, **spec: t.Any) -> dict[str, t.Any]:
+    limits = transactions.deadline(release.facts, release.facts)
+    job = {"schema": 1, "kind": "switch", "root": ROOT, "who": "tester", "why": "test", "deadline": limits.total}
+    return {**job, "instance": release.instance, "release": release.id, **spec}
+
+
 def program() -> bytes:
     """The host program without the wheels it does not need here."""
     buffer = io.BytesIO()
@@ -157,7 +163,13 @@ class Host:
         return self.sh("/usr/bin/python3", "-I", "-B", ROOT + "/bin/specdec", *arguments, check=check)
 
     def release(
-        self, instance: str, mode: str = "ok", acceptance: float = 2.5, environment: str = ENVIRONMENT, **facts: t.Any
+        self,
+        instance: str,
+        mode: str = "ok",
+        acceptance: float = 2.5,
+        environment: str = ENVIRONMENT,
+        engine_config: t.Optional[t.Mapping[str, t.Any]] = None,
+        **facts: t.Any,
     ) -> releases.Release:
         """A release of an instance; another mode or acceptance is another release."""
         if instance not in self._ports:
@@ -194,6 +206,7 @@ class Host:
             **facts,
         }
         config = {"host": whole.get("host", "127.0.0.1"), "port": whole["port"], "double-mode": mode, "double-acceptance": acceptance}
+        config.update(engine_config or {})
         launcher = (CHECKOUT / "roles" / "uv" / "files" / "specdec" / "launch.py").read_text(encoding="utf-8")
         return releases.compose(ROOT, whole, config, launcher)
 
@@ -204,10 +217,11 @@ class Host:
 
     def start(self, release: releases.Release, wait: bool = False, **spec: t.Any) -> dict[str, t.Any]:
         """Put a release in place and start the switch to it; the job's directory, or who is busy."""
-        limits = transactions.deadline(release.facts, release.facts)
-        job = {"schema": 1, "kind": "switch", "root": ROOT, "who": "tester", "why": "test", "deadline": limits.total}
-        job.update(instance=release.instance, release=release.id, **spec)
-        return self.install(release, spec=job, wait=wait)
+        return self.install(release, spec=_switch(release, **spec), wait=wait)
+
+    def start_installed(self, release: releases.Release) -> dict[str, t.Any]:
+        """Start the switch to a release that is in place; the job's directory."""
+        return self.agent(spec=_switch(release), wait=False)
 
     def follow(self, job: t.Mapping[str, str]) -> dict[str, t.Any]:
         """Wait for a job's end: lines, result, lost."""

@@ -26,7 +26,7 @@ PLAIN = {"overlays": None, "draft": None, "speculative": None, "extra_args": {"s
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Fleet]:
     """One bare node; no reference is needed without an overlay."""
-    made = Fleet(tmp_path_factory.mktemp("stages"), prefix="specdec-stages", subnet="10.89.88")
+    made = Fleet(tmp_path_factory.mktemp("stages"), prefix="specdec-stages", subnet="10.89.188")
     try:
         made.start(HOST)
         yield made

@@ -113,13 +113,15 @@ def test_flip_is_a_relative_link_and_can_be_undone(layout: Layout) -> None:
     assert [path.name for path in layout.instance("main").iterdir()] == ["releases"]
 
 
-def test_history_survives_a_torn_line(layout: Layout) -> None:
+def test_history_survives_a_torn_line_and_one_of_another_version(layout: Layout) -> None:
     layout.instance("main").mkdir(parents=True)
     assert releases.history(layout, "main") == []
-    releases.append_history(layout, "main", {"to": "a"})
+    entry = {"what": "switch", "verdict": "committed"}
+    releases.append_history(layout, "main", {**entry, "to": "a"})
     with (layout.instance("main") / "history").open("a", encoding="utf-8") as stream:
         stream.write('{"to": "b')
-    releases.append_history(layout, "main", {"to": "c"})
+    releases.append_history(layout, "main", {"schema": 99, "epoch": "another version's"})
+    releases.append_history(layout, "main", {**entry, "to": "c"})
     assert [entry["to"] for entry in releases.history(layout, "main")] == ["a", "c"]
 
 

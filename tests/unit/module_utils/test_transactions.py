@@ -403,10 +403,38 @@ def test_recovery_tells_the_history_once(host: Host) -> None:
     host.job(release=two)
     entry = releases.history(host.layout, "main")[-1]
     # Killed between the history and the end of the record.
-    record.write_text(json.dumps({"id": entry["transaction"], "step": "committed", "from": one, "to": two}), encoding="utf-8")
+    left = {"schema": 1, "id": entry["transaction"], "step": "committed", "from": one, "to": two}
+    record.write_text(json.dumps(left), encoding="utf-8")
     host.job(transactions.recover)
     assert len(host.verdicts()) == 2
     serves(host, two)
+
+
+@pytest.mark.parametrize("left", ['{"schema": 99, "step": "melted"}', "{torn", "[]"])
+def test_a_record_of_another_version_is_refused_and_what_serves_is_left_alone(host: Host, left: str) -> None:
+    one, two = host.release(1), host.release(2)
+    host.job(release=one)
+    (host.layout.instance("main") / "transaction.json").write_text(left, encoding="utf-8")
+    host.calls.clear()
+    with pytest.raises(FindingError) as refused:
+        host.job(release=two)
+    assert refused.value.finding.id == "transaction.record"
+    assert host.calls == [] and host.running == one
+
+
+def test_a_full_disk_before_the_switch_stops_nothing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = host.release(1), host.release(2)
+    host.job(release=one)
+
+    def full(*_words: t.Any) -> t.Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    host.calls.clear()
+    with pytest.raises(FindingError) as refused:
+        host.job(release=two)
+    assert refused.value.finding.id == "transaction.disk" and "stop" not in host.calls
+    serves(host, one)
 
 
 def test_description_for_a_person(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
