@@ -198,3 +198,23 @@ def variables(**change: t.Any) -> dict[str, t.Any]:
         else:
             defaults[name] = value
     return {"specdec_instance_defaults": defaults}
+
+
+#: Takes away a host's default route; the network that it shares with the controller stays, and with it SSH.
+CUT = """
+import fcntl, socket, struct
+anywhere = struct.pack("=HH4s8x", socket.AF_INET, 0, socket.inet_aton("0.0.0.0"))
+route = struct.pack("L", 0) + anywhere * 3 + struct.pack("=H", 1)
+fcntl.ioctl(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), 0x890C, route.ljust(120, b"\\0"))
+"""
+
+
+def cut_off(fleet: Fleet, host: str) -> None:
+    """Leave a host no way but to its own network; to look up a name fails, too."""
+    fleet.hosts("exec", host, "--", "/usr/bin/python3", "-c", CUT)
+
+
+def refused_routes(fleet: Fleet, host: str) -> int:
+    """How often something on a host wanted to go where no route leads: every attempt of a connection or a look-up."""
+    names, values = fleet.sh(host, "grep ^Ip: /proc/net/snmp").splitlines()
+    return int(values.split()[names.split().index("OutNoRoutes")])
