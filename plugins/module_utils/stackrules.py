@@ -366,6 +366,28 @@ def torch_label(one: Candidate) -> list[Finding]:
     return [error("stack.torch-lane", one.wanted.at("specdec_pins.torch"), message, pinned, "+" + one.cuda, "", fix)]
 
 
+def kernel_torch(one: Candidate) -> list[Finding]:
+    """``stack.kernel-torch``: a torch that is pinned is of the version that the kernel package was built against."""
+    if "kernel" in one.lacks or "kernel_name" not in one.row or one.row["kernel_name"] in one.wanted.pins:
+        return []
+    built, wanted = ordered(one.row["torch"])[:2], ordered(one.torch)[:2]
+    if built == wanted:
+        return []
+    name = one.row["kernel_name"]
+    fix = "Pin %s to a build for this torch as well, or leave torch as it is." % name
+    return [
+        _warning(
+            "stack.kernel-torch",
+            one.wanted.at("specdec_pins.torch"),
+            "the kernel package of this release was built against another torch",
+            one.torch,
+            one.row["torch"],
+            "torch's C++ interface changes from one minor version to the next; %s declares no torch, so no resolver knows." % name,
+            fix,
+        )
+    ]
+
+
 def kernel_name(one: Candidate) -> list[Finding]:
     """``stack.kernel-name``: the kernel package is wanted under the name that this release knows."""
     if "kernel" in one.lacks or "kernel_name" not in one.row:
@@ -425,6 +447,7 @@ RULES: tuple[Rule, ...] = (
     flashinfer_cuda,
     exact,
     torch_label,
+    kernel_torch,
     cubin,
     jit_cache,
 )

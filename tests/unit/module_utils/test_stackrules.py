@@ -136,6 +136,16 @@ CASES = [
         options={"pins": {"torch": "2.13.0+cpu"}},
     ),
     Case(
+        "kernel_torch",
+        "stack.kernel-torch",
+        host("580.95.05", "9.0"),
+        OLD,
+        "declares no torch",
+        "ct200: specdec_pins.torch",
+        WARNING,
+        {"pins": {"torch": "2.10.0"}},
+    ),
+    Case(
         "kernel_name",
         "stack.kernel-name",
         host("580.95.05", "9.0"),
