@@ -148,7 +148,7 @@ def test_1_the_half_override_is_refused_with_one_line(world: World) -> None:
     pins = {"flashinfer-python": "0.6.8.post1", "quack-kernels": "0.3.2"}
     lock, wanted = world.lock({"name": "sglang", "version": "0.5.9", "lane": "cu128"}, pins)
     [one] = [one for one in locks.check(lock, wanted) if one.verdict == ERROR]
-    assert (one.id, one.fix) == ("lock.flashinfer", 'Pin all its parts at once: specdec_pins: {flashinfer: "0.6.8.post1"}')
+    assert (one.id, one.fix) == ("parity.flashinfer", 'Pin all its parts at once: specdec_pins: {flashinfer: "0.6.8.post1"}')
 
 
 def test_2_nightly_builds_with_exact_versions_and_a_kernel_from_source(world: World) -> None:
@@ -177,7 +177,7 @@ def test_2_nightly_builds_with_exact_versions_and_a_kernel_from_source(world: Wo
     assert ERROR not in verdicts(lock, wanted).values(), [one.text() for one in locks.check(lock, wanted)]
 
 
-@pytest.mark.parametrize(("cubin", "name"), [("0.6.4", None), ("0.6.3", "lock.flashinfer")])
+@pytest.mark.parametrize(("cubin", "name"), [("0.6.4", None), ("0.6.3", "parity.flashinfer")])
 def test_3_vllm_at_parity_and_the_pair_that_was_not(world: World, cubin: str, name: t.Optional[str]) -> None:
     world.default.add("vllm", "0.16.0", ["torch==2.9.1", "flashinfer-python==0.6.3"], tag="cp38-abi3-manylinux_2_31_x86_64")
     pins = {"flashinfer-python": "0.6.4", "flashinfer-cubin": cubin}

@@ -55,7 +55,7 @@ def test_half_of_it_resolves_and_is_refused() -> None:
     made, wrong = locked(facts("12.0"), engine, pins)
     assert (made.versions["flashinfer-python"], made.versions["flashinfer-cubin"]) == ("0.6.8.post1", "0.6.3")
     (one,) = wrong
-    assert (one.id, one.fix) == ("lock.flashinfer", 'Pin all its parts at once: specdec_pins: {flashinfer: "0.6.8.post1"}')
+    assert (one.id, one.fix) == ("parity.flashinfer", 'Pin all its parts at once: specdec_pins: {flashinfer: "0.6.8.post1"}')
 
 
 def test_vllm_with_the_parts_of_flashinfer_at_parity() -> None:
