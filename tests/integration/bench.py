@@ -327,7 +327,7 @@ class Bench:
         artifact = artifacts.Artifact(str(bundle), dest, artifacts.tree_digest(bundle)).as_dict()
         options = ["rsync", "--archive", "--delete", "--rsync-path=env LD_LIBRARY_PATH=rsync rsync/rsync"]
         said = {"artifacts": [artifact], "tree": str(tree), "rsync": options, "files": [str(path) for path in files[:COPIED]]}
-        clean = "rm -rf %s /home/engineer/tree /home/engineer/unpacked /home/engineer/copied" % dest
+        clean = "rm -rf %s ~engineer/tree ~engineer/unpacked ~engineer/copied" % dest
 
         def play(name: str, **change: t.Any) -> float:
             return self.playbook(str(top / (name + ".yml")), "-e", json.dumps({**said, **change}))
@@ -363,7 +363,7 @@ class Bench:
         for path in [program, *(one for one in needed if "/libc.so" not in one)]:
             shutil.copy(path, place)
         packed = subprocess.run(["tar", "-C", str(place), "-c", "."], capture_output=True, check=True).stdout
-        command = ["demo/hosts/hosts", "exec", HOST, "--", "sh", "-c", "mkdir -p /home/engineer/rsync && tar -x -C /home/engineer/rsync"]
+        command = ["demo/hosts/hosts", "exec", HOST, "--", "sh", "-c", "mkdir -p ~engineer/rsync && tar -x -C ~engineer/rsync"]
         subprocess.run(command, cwd=CHECKOUT, env=self.fleet.environment, input=packed, check=True)
 
     def _seconds(self, argv: t.Sequence[str]) -> float:
