@@ -12,10 +12,12 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from flow import Fleet, variables
 
 from ansible_collections.specdec.serving.plugins.module_utils import bundles, captures, overlays, rebases, records
 from ansible_collections.specdec.serving.plugins.plugin_utils import basewheels, controller
 from ansible_collections.specdec.serving.plugins.plugin_utils.layers import Layers
+from ansible_collections.specdec.serving.plugins.plugin_utils.pins import Pins
 
 OLD, NEW = ({"name": "sglang", "version": version} for version in ("0.5.12", "0.5.23"))
 SPECULATIVE = "sglang/srt/speculative/"
@@ -145,3 +147,23 @@ def test_patched_files_of_a_directory_over_a_captured_package(new: Path, cache: 
     assert (target / SPEC_INFO).read_bytes() == (patches / SPEC_INFO).read_bytes()
     assert (target / SERVER_ARGS).read_bytes() == (patches / SERVER_ARGS).read_bytes()
     assert records.verify(target, overlay=overlays.expected([captured.manifest, manifest])).changed == {}
+
+
+def test_the_playbook_proposes_for_the_wanted_version_without_asking_a_host(overlay: bundles.Bundle, tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    for secret in ("api_key", "sudo_password"):
+        (tmp_path / secret).write_text("k" * 32)
+    pins = Pins(tmp_path / "pins")
+    bundles.write_bundle(pins.bundle(overlay.digest), overlay)
+    pins.keep_reference("ct129", "sglang", overlay.digest, {"captured_from": "/opt/sglang/venv", "versions": {}})
+    run = fleet.deploy(playbook="playbooks/rebase.yml", variables=variables())
+    assert run.rc == 0, run.text[-4000:]
+    assert run.calls == {}
+    proposal = pins.directory / "proposals" / ("%s-0.5.23" % overlay.digest)
+    report = (proposal / "report.txt").read_text()
+    assert [path for path in overlay.files if path not in report or path not in run.text] == []
+    made = bundles.read_bundle(proposal / "bundle")
+    assert made.manifest["base"] == NEW
+    assert pins.reference("ct129")["overlays"] == {"sglang": overlay.digest}
+    again = fleet.deploy(playbook="playbooks/rebase.yml", variables=variables())
+    assert (again.rc, again.recap("ct200")["changed"]) == (0, 0), again.text[-3000:]
