@@ -251,11 +251,13 @@ def _differences(
         row = dist.rows.get(path)
         source = site_packages / path
         data: t.Optional[bytes] = None
+        executable = False
         reason = bundles.leftover(path) or ("" if bundles.is_plain(path) else "its name holds characters that no bundle holds")
         # a directory where the package has a file: what is in it is added, the file is gone
         if not reason and (source.is_symlink() or (os.path.lexists(source) and not source.is_dir())):
             try:
                 data, reason = _read(source, path in binaries)
+                executable = bool(source.stat().st_mode & 0o111) if data is not None else False
             except OSError as error:
                 unreadable.append("%s: %s" % (path, error.strerror))
                 continue
@@ -265,7 +267,6 @@ def _differences(
             ignored.append({"path": path, "package": dist.name, "reason": reason})
             continue
         action = "delete" if data is None else "change" if row else "add"
-        executable = data is not None and bool(source.stat().st_mode & 0o111)
         entries.append(bundles.entry(path, action, _base_hash(row), data, executable))
         if data is not None:
             files[path] = data

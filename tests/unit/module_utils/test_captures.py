@@ -207,6 +207,20 @@ def test_an_added_file_that_changes_between_two_reads_is_read_again(reference: P
     assert captures.capture(reference, "engine").bundle.files["engine/tree/utils.py"] == seen[0]
 
 
+def test_a_file_that_is_gone_once_it_was_read_is_looked_for_again(reference: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, added = Path.read_bytes, reference / "engine/tree/utils.py"
+
+    def vanishing(path: Path) -> bytes:
+        data = read(path)
+        if path == added:
+            added.unlink()  # as an editor that renames does for a moment, or for good
+        return data
+
+    monkeypatch.setattr(Path, "read_bytes", vanishing)
+    bundle = captures.capture(reference, "engine").bundle
+    assert "engine/tree/utils.py" not in {entry["path"] for entry in bundle.manifest["files"]}
+
+
 @pytest.mark.parametrize("name", ["with space.py", 'it\'s "quoted".py', "größe.py", "$(touch x);.py"])
 def test_names_that_shells_stumble_over_are_captured_and_applied(clean: Path, tmp_path: Path, name: str) -> None:
     (clean / "engine" / name).write_bytes(b"x = 1\n")
