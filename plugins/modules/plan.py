@@ -32,7 +32,7 @@ options:
     type: raw
     default: {}
   pins:
-    description: Versions that differ from the stack's, by package.
+    description: Versions that differ from the stack's, by package, or where a package comes from; see docs/pins.md.
     type: raw
     default: {}
   extra_packages:
@@ -102,7 +102,7 @@ stages:
   type: list
   elements: str
 missing_pins:
-  description: Locks and overlays that the pins directory lacks; the plan is not complete while there are any.
+  description: What the pins directory or the host lacks (locks, overlays, wheels, Pythons); the plan is not complete while there is any.
   returned: success
   type: list
   elements: dict
