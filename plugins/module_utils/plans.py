@@ -316,6 +316,8 @@ class Planner:
         if reference is None or self.python.findings:
             return None
         versions, sources = wheelsources.split(self.wanted.pins)
+        if self._check_pins(sources):
+            return None
         provisional = {name: wheelsources.provisional(source) for name, source in sources.items()}
         stack, found = self._resolved(instance, base, reference, {**provisional, **versions})
         if stack and sources:
@@ -330,6 +332,16 @@ class Planner:
             wanted = instance.get("gpus") or "all"
             self.gpus_used |= {str(one) for one in wanted} if isinstance(wanted, list) else {wanted} - {"none"}
         return stack
+
+    def _check_pins(self, sources: t.Container[str]) -> list[str]:
+        """The names for several packages that are given one source; each is refused, once for all instances."""
+        parts = self.tables["stacks"]["parts"]
+        wrong = [name for name in sorted(parts) if name in sources]
+        for name in wrong if not any(one.id == "plan.pin-parts" for one in self.findings) else ():
+            fix = "say it for each of them that has a place of its own, and the version of all as text"
+            found, listed = "a source for %s" % name, ", ".join(parts[name])
+            self.refuse("pin-parts", "specdec_pins.%s" % name, "is no package, but a name for several", found, listed, fix)
+        return wrong
 
     def _given(self, sources: t.Mapping[str, t.Mapping[str, t.Any]], stack: stacks.Stack) -> t.Optional[dict[str, wheelsources.Given]]:
         """The wheels that pins name; None while one is to be made, or where one is refused."""

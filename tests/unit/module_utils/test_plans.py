@@ -627,6 +627,13 @@ def test_an_index_of_its_own_is_for_its_package_alone() -> None:
     assert named in lock["inputs"]["indexes"]
 
 
+def test_a_source_for_a_name_of_several_packages_is_refused() -> None:
+    made = plan(lock=False, named={"flashinfer": {"version": "0.6.5", "index": "https://wheels.example/simple"}})
+    [one] = errors(made)
+    assert (one["id"], one["subject"]) == ("plan.pin-parts", "specdec_pins.flashinfer on ct200")
+    assert one["expected"] == "flashinfer-python, flashinfer-cubin, flashinfer-jit-cache"
+
+
 def test_versions_of_a_reference() -> None:
     pins = Pins()
     pins.packages = {"sglang": "0.5.12", "torch": "2.11.0+cpu", "transformers": "5.6.0"}
