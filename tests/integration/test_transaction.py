@@ -10,6 +10,7 @@ import re
 import typing as t
 
 import pytest
+import sweep
 from switchhost import KEY, ROOT, Host
 
 from ansible_collections.specdec.serving.plugins.module_utils import units
@@ -188,3 +189,15 @@ def test_power_cut_in_the_middle_leaves_the_previous_release_serving(host: Host)
     seen = serves(host, "power", previous.id)
     assert seen["history"][-1]["verdict"] == "rolled back"
     assert not host.sh("ls", "%s/instances/power" % ROOT).count("transaction")
+
+
+def test_no_secret_lies_anywhere_on_the_host(host: Host) -> None:
+    host.switch(host.release("swept"))
+    host.switch(host.release("swept", mode="crash"))
+    text, wrong, files = sweep.exposed(lambda script: host.sh("sh", "-c", script), [KEY])
+    assert "server_args" in text and "***" in text, "the engine logs its arguments, without the key"
+    assert wrong == []
+    assert any("/secrets/" in path for path in files), "the host has to keep the key itself"
+    host.sh("sh", "-c", "umask 077; echo '%s' > /var/tmp/left; chmod 0644 /var/tmp/left" % KEY)
+    assert "/var/tmp/left" in sweep.exposed(lambda script: host.sh("sh", "-c", script), [KEY])[1], "it would be found"
+    host.sh("rm", "/var/tmp/left")
