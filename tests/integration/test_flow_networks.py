@@ -185,8 +185,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Site]:
     proxy = Proxy(places, PROXY_LOGIN, SUBNET + ".1")
     network = {
         "index": index.url,
-        "username": LOGIN.split(":")[0],
-        "password": LOGIN.split(":")[1],
+        **dict(zip(("username", "password"), LOGIN.split(":"))),
         "proxy": proxy.url(),
         "ca": str(authority.pem),
     }

@@ -30,7 +30,7 @@ VERSION = platform.python_version()
 MINOR = "%d.%d" % sys.version_info[:2]
 
 
-def archive(*left_out: str, extra: t.Mapping[str, bytes] = {}) -> bytes:
+def archive(*left_out: str, extra: t.Optional[t.Mapping[str, bytes]] = None) -> bytes:
     """A stand-in for an archive of Python: what it holds tells the facts of the one that runs this, but for the headers."""
     facts = json.dumps({"version": VERSION, "implementation": "cpython", "build": sys.version})[:-1]
     header = "include/python%s/Python.h" % MINOR
@@ -40,7 +40,7 @@ def archive(*left_out: str, extra: t.Mapping[str, bytes] = {}) -> bytes:
         % (MINOR, MACHINE): b"# system configuration generated and used by the sysconfig module\nbuild_time_vars = {}\n",
         "python/" + header: b"",
         "python/bin/python" + MINOR: ("#!/bin/sh\n" + answer % (header, facts)).encode(),
-        **extra,
+        **(extra or {}),
     }
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w:gz") as whole:

@@ -162,7 +162,7 @@ class TestFind:
     def test_a_wheel_by_address_is_known_before_it_is_fetched(self, tmp_path: Path) -> None:
         given, missing, found = find(tmp_path, flashinfer_jit_cache=URL)
         assert (missing, found) == ([], [])
-        [one] = given.values()
+        one = given["flashinfer-jit-cache"]
         place = tmp_path / "cache" / "wheels" / ("a" * 64) / WHEEL
         assert (one.version, one.sha256, one.place) == ("0.6.5+cu130", "a" * 64, place)
         missing, gone = fetch(tmp_path, flashinfer_jit_cache=URL)
