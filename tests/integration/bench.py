@@ -9,7 +9,7 @@
                   calls, counted at the connection
   environment     a build from a cold cache, from a warm one, and with nothing to do, against bare ``uv venv`` and ``uv pip sync`` of
                   the same lock, both from wheels on the host
-  proof           lock, RECORD and parity, against ``sha256sum`` over the same files
+  proof           lock, RECORD, parity and compiled code, against ``sha256sum`` over the same files
   locking         a stack resolved, its files chosen and checked, against bare ``uv pip compile`` of the same requirements
   switch          a rollback from its start to its result, without the engine's own stop and start and without the gate
   overlay         the engine's whole package sent by a playbook, against the same playbook around rsync; and its remote calls once it is
@@ -48,12 +48,17 @@ import json, subprocess, sys, time
 sys.path.insert(0, ROOT + "/bin/specdec")
 from ansible_collections.specdec.serving.plugins.module_utils import checks, releases
 from ansible_collections.specdec.serving.plugins.module_utils.layout import Layout
+from ansible_collections.specdec.serving.plugins.plugin_utils.processes import run
 release = releases.current(Layout(ROOT), "main")
 engine = releases.load(Layout(ROOT), "main", release).facts["engine"]
 wanted = {"engine": engine["name"], "version": engine["version"]}
+elf = []
 def ours():
     subject = checks.load({"root": ROOT, "instance": "main", "release": release, "wanted": wanted})
     found = checks.lock_findings(subject) + checks.record_findings(subject) + checks.parity_findings(subject)
+    begun = time.monotonic()
+    found += checks.elf_findings(subject, run)
+    elf.append(time.monotonic() - begun)
     return subject, [one for one in found if one.verdict == "error"]
 subject, wrong = ours()
 paths = [str(subject.site_packages / path) for one in subject.distributions for path in one.rows]
@@ -65,7 +70,7 @@ def seconds(work):
     work()
     return time.monotonic() - begun
 rounds = [(seconds(ours), seconds(theirs)) for _ in range(3)]
-print(json.dumps({"wrong": [one.text() for one in wrong], "files": len(paths), "rounds": rounds}))
+print(json.dumps({"wrong": [one.text() for one in wrong], "files": len(paths), "rounds": rounds, "elf": elf[1:]}))
 """
 
 #: The same for an environment, in a second root that has the first one's tools. All wheels lie on the host: no index and no network has
@@ -287,7 +292,8 @@ class Bench:
         if said["wrong"]:
             raise NotMeasured("\n".join(said["wrong"]))
         ours, theirs = (statistics.median(side) for side in zip(*said["rounds"], strict=True))
-        yield Row("lock, RECORD and parity of %d files / sha256sum" % said["files"], ours, theirs, 1.5)
+        print("of the proof, compiled code against torch, Python, machine and loader: %.2f s" % statistics.median(said["elf"]))
+        yield Row("lock, RECORD, parity and ELF of %d files / sha256sum" % said["files"], ours, theirs, 1.5)
 
     def locking(self) -> t.Iterator[Row]:
         """A lock from the index's metadata."""
