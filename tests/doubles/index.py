@@ -181,6 +181,11 @@ def _handler(index: Index) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             self.respond()
 
+        def do_CONNECT(self) -> None:
+            """Somebody takes it for a proxy: that is seen, and refused."""
+            index.seen.append((self.command, self.path))
+            self.send_error(403)
+
         def respond(self) -> None:
             index.seen.append((self.command, self.path))
             status, kind, body = index.answer(self.path.partition("?")[0], self.headers.get("Accept", ""))

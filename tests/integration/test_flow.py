@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -16,7 +17,8 @@ from pathlib import Path
 import openai
 import pytest
 import yaml
-from flow import CHECKOUT, ROOT, SUBNET, Fleet, variables
+from flow import CHECKOUT, ROOT, SUBNET, Fleet, cut_off, refused_routes, variables
+from index import Index
 
 PROMPT = "import os\nimport sys\n\nclass Error(Exception):\n"
 VERIFY = "sglang:spec_verify_calls_total"
@@ -174,7 +176,10 @@ def test_a_rollback_on_the_host_needs_no_controller(fleet: Fleet) -> None:
     assert len(fleet.complete(PROMPT)) > 10
 
 
-def test_a_third_host_from_the_pins_by_an_installed_collection(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_third_host_without_a_network_from_the_pins_and_a_wheelhouse_by_an_installed_collection(fleet: Fleet, tmp_path: Path) -> None:
+    house = {"specdec_wheelhouse": str(tmp_path / "wheelhouse")}
+    filled = fleet.fill(house)
+    assert filled.rc == 0, filled.text[-3000:]
     fleet.hosts("stop", "ct129")
     built = fleet.must("ansible-galaxy", "collection", "build", "--output-path", str(tmp_path), str(CHECKOUT))
     (tarball,) = tmp_path.glob("specdec-serving-*.tar.gz")
@@ -182,13 +187,32 @@ def test_a_third_host_from_the_pins_by_an_installed_collection(fleet: Fleet, tmp
     listed = shutil.which("tar") and fleet.must("tar", "tzf", str(tarball))
     for absent in ("demo/", "molecule/", "tests/", ".ci/", "collections/"):
         assert "\n%s" % absent not in listed, built
-    run = fleet.deploy(
-        limit="ct201",
-        playbook="specdec.serving.deploy",
-        cwd=tmp_path,
-        env={"ANSIBLE_COLLECTIONS_PATH": str(tmp_path / "installed"), "ANSIBLE_CALLBACKS_ENABLED": "specdec.serving.summary"},
-    )
-    assert run.rc == 0, run.text[-6000:]
+    cut_off(fleet, "ct201")
+    attempts = refused_routes(fleet, "ct201")
+    with contextlib.closing(Index()) as nowhere:
+        # the controller has nothing cached, and whatever it asked for would be seen here
+        options: dict[str, t.Any] = {
+            "limit": "ct201",
+            "playbook": "specdec.serving.deploy",
+            "cwd": tmp_path,
+            "variables": house,
+            "env": {
+                "ANSIBLE_COLLECTIONS_PATH": str(tmp_path / "installed"),
+                "ANSIBLE_CALLBACKS_ENABLED": "specdec.serving.summary",
+                "XDG_CACHE_HOME": str(tmp_path / "cache"),
+                "UV_CACHE_DIR": str(tmp_path / "uv"),
+                "UV_DEFAULT_INDEX": nowhere.url,
+                **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), nowhere.origin),
+            },
+        }
+        build = fleet.deploy("--tags", "build", **options)
+        assert build.rc == 0, build.text[-6000:]
+        assert "download: nothing" in build.text
+        # counted before the engine starts: that asks its kernel for the way to an outer address, to learn its own, and sends nothing
+        assert refused_routes(fleet, "ct201") == attempts
+        run = fleet.deploy(**options)
+        assert run.rc == 0, run.text[-6000:]
+        assert nowhere.seen == []
     assert "%s.129" % SUBNET not in run.calls
     here, there = fleet.release("ct200"), fleet.release("ct201")
     assert here["environment"] == there["environment"]

@@ -107,6 +107,13 @@ class Site:
     def site_packages(self, spec: t.Mapping[str, t.Any]) -> str:
         return "%s/venv/lib/python%s/site-packages" % (self.place(spec), self.wanted["python"])
 
+    def differences(self, spec: t.Mapping[str, t.Any]) -> dict[str, str]:
+        """What verify finds: files that are not as they were installed, with the package of each."""
+        core = "ansible_collections.specdec.serving.plugins.module_utils"
+        program = "import json, pathlib, sys; sys.path.insert(0, %r); from %s import records; print(json.dumps(records.verify(%s).changed))"
+        script = program % (ROOT + "/bin/specdec", core, "pathlib.Path(%r)" % self.site_packages(spec))
+        return json.loads(self.fleet.hosts("exec", "ct200", "--", "/usr/bin/python3", "-I", "-B", "-c", script))
+
     def listing(self, directory: str = ROOT + "/environments") -> str:
         """Everything below a directory, with sizes and times."""
         return self.fleet.sh("ct200", "find %s -printf '%%p %%i %%s %%T@\\n' 2>/dev/null | sort" % directory)
@@ -148,6 +155,8 @@ def test_an_edit_in_place_stays_in_its_environment_and_the_next_one_is_clean(sit
     assert site.index.downloads() == {"other-1.0-py3-none-any.whl", "third-1.0-py3-none-any.whl"}
     assert site.fleet.sh("ct200", "cat %s/other/part.py" % site.site_packages(second)) == "PART = 1"
     assert "in place" in site.fleet.sh("ct200", "cat %s" % edited)
+    assert site.differences(first) == {"other/part.py": "other"}
+    assert site.differences(second) == {}
 
 
 def test_a_full_disk_is_named_leaves_nothing_and_what_is_there_alone(site: Site) -> None:
