@@ -134,6 +134,8 @@ class CallbackModule(CallbackBase):
             state, color = "serves", C.COLOR_CHANGED
         elif switch and switch.get("rolled_back_to"):
             state, color = "was refused; %s serves again" % switch["rolled_back_to"], C.COLOR_ERROR
+            if (switch.get("times") or {}).get("back") is not None:
+                state += ", %.1f s after the failure" % switch["times"]["back"]
         else:
             state, color = "is not switched to", C.COLOR_HIGHLIGHT
         yield ""

@@ -528,6 +528,7 @@ class _Transaction:
         if previous_id == self.record["to"] and reason.verdict == ERROR:
             # It was restarted and failed: what was there before is this very release.
             return findings + self._stay_failed()
+        begun = time.monotonic()
         self.progress("back", "%s goes back to %s" % (self.instance, previous_id or "nothing"))
         try:
             previous = self._take_back()
@@ -546,7 +547,8 @@ class _Transaction:
         self._step(ROLLED_BACK)
         self._end(self.record["verdict"])
         if outcome.ok:
-            self.progress("back", "%s serves release %s again" % (self.instance, previous.id))
+            self.times["back"] = round(time.monotonic() - begun, 2)
+            self.progress("back", "%s serves release %s again, %.1f s after the failure" % (self.instance, previous.id, self.times["back"]))
             return findings
         return findings + [
             dataclasses.replace(one, subject="%s, back on release %s" % (one.subject, previous.id)) for one in errors(outcome.findings)

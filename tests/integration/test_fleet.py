@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import typing as t
 from pathlib import Path
 
@@ -28,7 +29,7 @@ with open(sys.argv[1]) as stream:
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[list[Host]]:
     """Three hosts of one set."""
     state = tmp_path_factory.mktemp("rollout")
-    made = [Host(state, name=name, prefix="specdec-rollout", subnet="10.89.88") for name in NAMES]
+    made = [Host(state, name=name, prefix="specdec-rollout", subnet="10.89.187") for name in NAMES]
     try:
         for host in made:
             host.up()
@@ -81,6 +82,7 @@ def test_the_first_bad_host_stops_the_rollout(hosts: list[Host], tmp_path: Path)
     assert second["running"] == old["ct211"].id and second["healthy"], run.stdout
     assert third["running"] == old["ct212"].id and hosts[2].show("specdec-fleet", "MainPID") == pids["ct212"]
     assert len(third["history"]) == 1 and hosts[1].show("specdec-fleet", "MainPID") != pids["ct211"]
+    assert re.search(r"was refused; %s serves again, [\d.]+ s after the failure" % old["ct211"].id, run.stdout), run.stdout
     summary = run.stdout.partition("fleet of 3 hosts")[2]
     assert "switched     ct210 fleet: release %s" % new["ct210"].id in summary, run.stdout
     assert "rolled back  ct211 fleet: release %s serves again: " % old["ct211"].id in summary
