@@ -18,7 +18,9 @@ import yaml
 from flow import CHECKOUT, ROOT, Fleet, Run
 
 COLLECTIONS = {"ANSIBLE_COLLECTIONS_PATH": str(CHECKOUT / "collections")}
-ENVIRONMENT = "$(readlink -f %s/environments/*/venv | head -n 1)" % ROOT
+#: In a shell on a host: the environment that serves.
+CURRENT = "import json; print(json.load(open('%s/instances/main/current/release.json'))['environment'])" % ROOT
+ENVIRONMENT = '%s/environments/$(python3 -c "%s")/venv' % (ROOT, CURRENT)
 REFERENCES = ("-e", "specdec_hosts=references")
 PLUGINS = CHECKOUT / "plugins"
 
