@@ -45,12 +45,16 @@ def test_an_edit_in_place_is_shown_against_overlay_and_wheel(served: Fleet) -> N
     served.sh("ct200", "cp -a %s /root/kept.py && echo '# by hand' >> %s" % (path, path))
     try:
         said = served.sh("ct200", "%s/bin/specdec verify --diff main || true" % ROOT)
+        audited = served.deploy("--diff", playbook="playbooks/verify.yml")
     finally:
         served.sh("ct200", "mv /root/kept.py %s" % path)
     assert "1 file(s) are not as the overlay left them" in said
     assert "%s: other bytes" % SPEC_INFO in said
     assert "+# by hand" in said
     assert "+++ %s (host)" % SPEC_INFO in said
+    assert audited.rc != 0
+    assert "+++ %s (host)" % SPEC_INFO in audited.text
+    assert "+# by hand" in audited.text
 
 
 def test_patched_files_of_a_directory_are_laid_over_the_captured_overlay(served: Fleet, tmp_path: Path) -> None:
