@@ -87,6 +87,26 @@ def _files(top: str) -> t.Iterator[str]:
                 yield entry.path[base:]
 
 
+def batches(artifacts: t.Sequence[t.Mapping[str, t.Any]], limit: int) -> list[list[t.Mapping[str, t.Any]]]:
+    """The artifacts in parts of at most ``limit`` bytes, or of one artifact: what has arrived whole need not be sent again."""
+    if len(artifacts) < 2:
+        return [list(artifacts)] if artifacts else []
+    parts: list[list[t.Mapping[str, t.Any]]] = []
+    filled = limit
+    for artifact in artifacts:
+        size = _size(Path(artifact["source"]))
+        if filled + size > limit:
+            parts.append([])
+            filled = 0
+        parts[-1].append(artifact)
+        filled += size
+    return parts
+
+
+def _size(path: Path) -> int:
+    return sum(one.stat().st_size for one in path.rglob("*") if one.is_file()) if path.is_dir() else path.stat().st_size
+
+
 def pack(artifacts: t.Sequence[t.Mapping[str, t.Any]], archive: t.Union[str, Path]) -> int:
     """Write all artifacts into one tar, each under its number, but for what the host holds; return its size in bytes."""
     # one header for a file; the default format spends another on fractions of its time

@@ -16,7 +16,7 @@ def compare(
     """What differs, by name: ``name``, ``old`` and ``new`` version (None where there is none), ``bytes`` of the download.
 
     :param sizes: bytes of the file that is taken, by name; a name that is missing is unknown (None in the result).
-    :param held: name and version of what needs no download: earlier environments left it in the host's cache.
+    :param held: name and version of what needs no download: it is sent, or earlier environments left it in the host's cache.
     """
     kept = set(held)
     changes = []

@@ -569,7 +569,7 @@ class Planner:
         known = {name: (content or {}).get("packages") or {} for name, content in self.state["environments"].items()}
         release = self.state["instances"].get(instance, {}).get("release") or {}
         previous = release.get("environment")
-        held = {item for packages in known.values() for item in packages.items()}
+        held = {item for packages in known.values() for item in packages.items()} | {(one["name"], one["version"]) for one in lock.wheels}
         compared = packagelists.compare(known.get(previous, {}), lock.versions, lock.sizes, held)
         return {"previous": previous if known.get(previous) else None, "changes": compared}
 

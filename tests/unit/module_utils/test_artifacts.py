@@ -126,3 +126,18 @@ def test_what_the_host_holds_and_is_damaged_is_taken_away_so_that_it_is_sent(tmp
     assert list((root / "cache").iterdir()) == []
     with pytest.raises(artifacts.Refused, match="outside"):
         artifacts.place(tmp_path / "b.tar", [{**item, "held": {"files/large": "/etc/passwd"}}], root)
+
+
+def test_what_is_large_goes_in_parts_and_nothing_is_left_out(tmp_path: Path) -> None:
+    items = []
+    for number, size in enumerate((40, 40, 40, 500, 10)):
+        (tmp_path / str(number)).write_bytes(b"x" * size)
+        items.append({"source": str(tmp_path / str(number))})
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "file").write_bytes(b"x" * 95)
+    items.append({"source": str(tree)})
+    parts = artifacts.batches(items, 100)
+    assert [len(part) for part in parts] == [2, 1, 1, 1, 1]
+    assert [one for part in parts for one in part] == items
+    assert artifacts.batches([], 100) == []
