@@ -49,6 +49,7 @@ KINDS = (
     Kind("integration", pytest("tests/integration")),
     Kind("molecule", ("tests/molecule",)),
     Kind("cores", ("tests/cores",), full=True),
+    Kind("pairs", pytest("tests/full"), full=True),
     Kind("faults", ("env", "SPECDEC_FAULTS=all", *pytest("tests/integration/test_faults.py")), full=True),
 )
 

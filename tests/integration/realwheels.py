@@ -29,10 +29,13 @@ from pathlib import Path
 import tomllib
 from elftools.elf.elffile import ELFFile
 
-from ansible_collections.specdec.serving.plugins.module_utils import fatbins
+from ansible_collections.specdec.serving.plugins.module_utils import abi, fatbins, records
+from ansible_collections.specdec.serving.plugins.module_utils.findings import Finding
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specdec-tests"
 PLATFORM = "x86_64-manylinux_2_34"
+#: Of torch, what has the symbols that compiled packages take from it.
+TORCH = ("libc10.so", "libc10_cuda.so", "libtorch.so", "libtorch_cpu.so", "libtorch_cuda.so")
 _BLOCK = 1 << 18
 _ATTEMPTS = 4
 
@@ -296,3 +299,23 @@ def write(directory: Path, name: str, version: str, files: t.Mapping[str, bytes]
         for member, content in whole.items():
             archive.writestr(zipfile.ZipInfo(member, (1980, 1, 1, 0, 0, 0)), content)
     return path
+
+
+# Parts in an environment
+
+
+def install(directory: Path, name: str, version: str, members: t.Iterable[str]) -> Path:
+    """Install excerpts of some members of a wheel into a directory."""
+    wheel = Wheel(name, version)
+    files = {member: wheel.excerpt(member) for member in members}
+    path = write(directory / "wheels", name, version, files, wheel.metadata())
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(directory / "site-packages")
+    return directory / "site-packages"
+
+
+def judge(site_packages: Path) -> dict[str, Finding]:
+    """``abi.*`` by id over what is installed."""
+    found = abi.read(site_packages, records.distributions(site_packages))
+    critical = {"sgl-kernel", "sglang-kernel", "torch"}
+    return {one.id: one for one in abi.findings(found, critical, "EM_X86_64", "cpython-311")}

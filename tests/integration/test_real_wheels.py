@@ -5,39 +5,20 @@
 
 from __future__ import annotations
 
-import typing as t
 import zipfile
 from pathlib import Path
 
 import pytest
 import realwheels
 
-from ansible_collections.specdec.serving.plugins.module_utils import abi, apinames, fatbins, records
-from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, OK, WARNING, Finding
+from ansible_collections.specdec.serving.plugins.module_utils import apinames, fatbins
+from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, OK, WARNING
 
 INT = "c10::cuda::c10_cuda_check_implementation(int, char const*, char const*, int, bool)"
 UNSIGNED = INT.replace("char const*, int", "char const*, unsigned int")
 
-#: Of the real packages' hundreds of megabytes: what takes symbols from torch, and what does and does not break with it.
-TORCH = ("libc10.so", "libc10_cuda.so", "libtorch.so", "libtorch_cpu.so", "libtorch_cuda.so")
+#: Of the kernel packages' hundreds of megabytes: what does and what does not break with torch.
 KERNEL = ("flashmla_ops.abi3.so", "spatial_ops.abi3.so")
-
-
-def parts(directory: Path, name: str, version: str, members: t.Iterable[str]) -> Path:
-    """Install excerpts of some members of a wheel into a directory."""
-    wheel = realwheels.Wheel(name, version)
-    files = {member: wheel.excerpt(member) for member in members}
-    path = realwheels.write(directory / "wheels", name, version, files, wheel.metadata())
-    with zipfile.ZipFile(path) as archive:
-        archive.extractall(directory / "site-packages")
-    return directory / "site-packages"
-
-
-def judge(site_packages: Path) -> dict[str, Finding]:
-    """``abi.*`` by id over what is installed."""
-    found = abi.read(site_packages, records.distributions(site_packages))
-    critical = {"sgl-kernel", "sglang-kernel", "torch"}
-    return {one.id: one for one in abi.findings(found, critical, "EM_X86_64", "cpython-311")}
 
 
 @pytest.mark.parametrize(
@@ -50,8 +31,8 @@ def judge(site_packages: Path) -> dict[str, Finding]:
     ],
 )
 def test_kernel_and_torch(tmp_path: Path, kernel: str, version: str, torch: str, missing: int) -> None:
-    parts(tmp_path, kernel, version, ["sgl_kernel/" + name for name in KERNEL])
-    found = judge(parts(tmp_path, "torch", torch, ["torch/lib/" + name for name in TORCH]))
+    realwheels.install(tmp_path, kernel, version, ["sgl_kernel/" + name for name in KERNEL])
+    found = realwheels.judge(realwheels.install(tmp_path, "torch", torch, ["torch/lib/" + name for name in realwheels.TORCH]))
     finding = found["abi.undefined-symbol"]
     assert finding.verdict == (ERROR if missing else OK), finding
     if not missing:
@@ -63,8 +44,8 @@ def test_kernel_and_torch(tmp_path: Path, kernel: str, version: str, torch: str,
 
 
 def test_symbol_of_the_fourth_incident_is_told_with_what_torch_has_instead(tmp_path: Path) -> None:
-    parts(tmp_path, "sgl-kernel", "0.3.21", ["sgl_kernel/" + name for name in KERNEL])
-    found = judge(parts(tmp_path, "torch", "2.10.0", ["torch/lib/" + name for name in TORCH]))
+    realwheels.install(tmp_path, "sgl-kernel", "0.3.21", ["sgl_kernel/" + name for name in KERNEL])
+    found = realwheels.judge(realwheels.install(tmp_path, "torch", "2.10.0", ["torch/lib/" + name for name in realwheels.TORCH]))
     finding = found["abi.undefined-symbol"]
     assert finding.message.endswith("the first: _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_ib")
     assert finding.found == "wanted:    %s\ntorch has: %s" % (INT, UNSIGNED)
@@ -73,8 +54,8 @@ def test_symbol_of_the_fourth_incident_is_told_with_what_torch_has_instead(tmp_p
 
 
 def test_cuda_major_of_a_kernel_against_torch_s(tmp_path: Path) -> None:
-    parts(tmp_path, "sglang-kernel", "0.4.2", ["sgl_kernel/spatial_ops.abi3.so"])
-    found = judge(parts(tmp_path, "torch", "2.10.0", ["torch/lib/libc10.so", "torch/lib/libc10_cuda.so"]))
+    realwheels.install(tmp_path, "sglang-kernel", "0.4.2", ["sgl_kernel/spatial_ops.abi3.so"])
+    found = realwheels.judge(realwheels.install(tmp_path, "torch", "2.10.0", ["torch/lib/libc10.so", "torch/lib/libc10_cuda.so"]))
     finding = found["abi.cuda-major"]
     assert (finding.verdict, finding.subject, finding.found) == (ERROR, "sglang-kernel", "libcudart.so.13")
     assert "libcudart.so.12" in finding.expected
@@ -86,7 +67,7 @@ def test_cuda_major_of_a_kernel_against_torch_s(tmp_path: Path) -> None:
 )
 def test_architectures_of_a_kernel(tmp_path: Path, version: str, capability: tuple[int, int], verdict: str) -> None:
     kernel = "sgl-kernel" if version == "0.3.21" else "sglang-kernel"
-    site_packages = parts(tmp_path, kernel, version, ["sgl_kernel/" + name for name in KERNEL])
+    site_packages = realwheels.install(tmp_path, kernel, version, ["sgl_kernel/" + name for name in KERNEL])
     files = {name: site_packages / "sgl_kernel" / name for name in KERNEL}
     finding = fatbins.finding(files, kernel, [capability])
     assert finding.verdict == verdict, finding
