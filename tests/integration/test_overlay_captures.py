@@ -89,7 +89,7 @@ class Reference:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Fleet]:
-    made = Fleet(tmp_path_factory.mktemp("hosts"), "specdec-capture", "10.89.87")
+    made = Fleet(tmp_path_factory.mktemp("hosts"), "specdec-capture", "10.89.86")
     try:
         made.must("demo/hosts/hosts", "up", HOST)
         yield made

@@ -46,7 +46,7 @@ print(json.dumps({"second": second, "result": news["result"], "id": spec["enviro
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Fleet]:
     top = tmp_path_factory.mktemp("faults")
-    made = Fleet(top, "specdec-faults", "10.89.88")
+    made = Fleet(top, "specdec-overlaid", "10.89.85")
     sent, playbook = top / "artifacts.json", top / "push.yml"
     sent.write_text(json.dumps(overlayhost.prepare(top)))
     playbook.write_text(PLAYBOOK)
