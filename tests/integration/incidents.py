@@ -170,6 +170,10 @@ class Scene:
 
     def __init__(self, state: Path, prefix: str, subnet: str) -> None:
         self.fleet = flow.Fleet(state, prefix, subnet)
+        # A user's deploy has none of the settings that molecule gives its own playbooks, such as colours.
+        for name in set(self.fleet.environment) - {"ANSIBLE_INVENTORY", "ANSIBLE_NOCOLOR", "ANSIBLE_SSH_CONTROL_PATH_DIR"}:
+            if name.startswith("ANSIBLE_"):
+                del self.fleet.environment[name]
         self.host = switchhost.Host(state, "ct200", prefix, subnet)
         self.parts = Parts(state / "parts")
         self.state = state
