@@ -60,7 +60,7 @@ def judge(facts: Facts) -> list[Finding]:
         return []
     steps = (_no_driver, _not_passed, _mismatch, _no_library, _nodes, _silent, _nvml, _no_devices, _cuda_init)
     first = next((found for found in (step(facts) for step in steps) if found), None)
-    rest = (_missing, _devices, _modes, _compilers, _neighbours, _nesting)
+    rest = (_missing, _devices, _modes, _compilers, _neighbours, _nesting, _upgrades)
     return [*([first] if first else []), *(found for step_ in rest for found in step_(facts))]
 
 
@@ -410,6 +410,24 @@ def _nesting(facts: Facts) -> list[Finding]:
             "systemd needs a procfs of its own for what it hides from a service.",
             "Switch nesting on for the container (Proxmox: pct set <id> --features nesting=1, then restart it), or write"
             " service: {sandbox: container}.",
+        )
+    ]
+
+
+def _upgrades(facts: Facts) -> list[Finding]:
+    if not facts["upgrades"]:
+        return []
+    return [
+        Finding(
+            "gpu.unattended-upgrade",
+            WARNING,
+            _HOST,
+            "an unattended upgrade may replace the driver under a running server",
+            "not held: " + ", ".join(facts["upgrades"]),
+            "packages of the driver that are held",
+            "APT::Periodic::Unattended-Upgrade is on",
+            "After one, the libraries are newer than the loaded module, and whatever starts finds no GPU until a reload.",
+            "apt-mark hold " + " ".join(facts["upgrades"]),
         )
     ]
 

@@ -39,6 +39,8 @@ _SMI_PROCESS = ("gpu_uuid", "pid", "used_gpu_memory", "process_name")
 _SMI_UNSUPPORTED = re.compile(r"\[?(N/A|Not Supported)\]?")
 _MEBIBYTE = 1024 * 1024
 
+#: What dpkg wants of a package, what it is, its name, its version.
+_PACKAGE = "${db:Status-Want} ${db:Status-Status} ${Package} ${Version}\\n"
 _COMPILERS = {"gcc": "-dumpfullversion", "g++": "-dumpfullversion", "clang": "-dumpversion"}
 _ENGINE_OF_CONTAINERS = re.compile(r"docker|containerd|libpod|kubepods|crio")
 
@@ -67,6 +69,7 @@ def gather(root: str, runner: Runner, files: Path = Path("/")) -> dict[str, t.An
     ``driver``: version of the kernel module; ``module``: that and its ``flavour`` (open, proprietary).
     ``cuda``: the newest CUDA that the driver supports. ``devices``: see :func:`_device`; memory is in bytes.
     ``topology``: two matrices over ``devices``, ``paths`` and ``p2p``, and the ``reason`` why one is not NVML's own.
+    ``upgrades``: the driver's packages that the host upgrades by itself, None where it does not.
     """
     host = Host(runner, files)
     facts: dict[str, t.Any] = {
@@ -82,6 +85,7 @@ def gather(root: str, runner: Runner, files: Path = Path("/")) -> dict[str, t.An
         "nodes": [],
         "container": None,
         "answers": {},
+        "upgrades": None,
         "compilers": _compilers(host),
         "toolkits": _toolkits(host),
     }
@@ -105,6 +109,7 @@ def _read(facts: dict[str, t.Any], layout: Layout, host: Host) -> None:
     nvml, cuda = answers["nvml"], answers["cuda"]
     facts["libraries"] = {name: library_version(one["file"]) for name, one in answers.pop("libraries").items()}
     facts["driver"] = module["version"]
+    facts["upgrades"] = _upgrades(host, module["version"])
     facts["cuda"] = cuda_version(cuda.get("version") or nvml.get("cuda"))
     information = told_by_kernel(host)
     if nvml["code"] == 0:
@@ -389,6 +394,16 @@ def _container(host: Host) -> t.Optional[dict[str, t.Any]]:
         return None
     ids = (host.text("proc/self/uid_map") or "0 0 0").split()
     return {"kind": kind, "unprivileged": ids[1] != "0", "nesting": (host.files / "dev/.lxc/proc").exists() if kind == "lxc" else None}
+
+
+def _upgrades(host: Host, driver: str) -> t.Optional[list[str]]:
+    """Debian's and Ubuntu's packages of this driver that are not held, where upgrades run unattended."""
+    setting = host.runner(["apt-config", "dump", "APT::Periodic::Unattended-Upgrade"], timeout=10).stdout
+    if not re.search(r'"[1-9]', setting):
+        return None
+    listed = host.runner(["dpkg-query", "--show", "--showformat", _PACKAGE, "*nvidia*"], env={"LC_ALL": "C"}, timeout=10).stdout
+    rows = [line.split() for line in listed.splitlines()]
+    return sorted(row[2] for row in rows if row[:2] == ["install", "installed"] and re.search(r"(^|[:-])" + re.escape(driver), row[3]))
 
 
 # Compilers

@@ -469,6 +469,29 @@ def test_containers(host: Make) -> None:
     assert one.gather()["container"] == {"kind": "docker", "unprivileged": False, "nesting": None}
 
 
+def test_a_driver_that_an_unattended_upgrade_would_replace(host: Make) -> None:
+    one = host("l40s")
+    driver = one.data["driver"]
+    rows = [
+        "install installed nvidia-utils-1 %s-0ubuntu1" % driver,
+        "hold installed nvidia-driver-1 %s-0ubuntu1" % driver,
+        "deinstall config-files nvidia-old %s-0ubuntu1" % driver,
+        "install installed nvidia-modprobe 1.2-1",
+        "install installed libnvidia-compute-1 1:%s-1" % driver,
+    ]
+    one.answers["dpkg-query"] = Completed(0, "\n".join(rows) + "\n", "")
+    assert one.gather()["upgrades"] is None
+    one.answers["apt-config"] = Completed(0, 'APT::Periodic::Unattended-Upgrade "0";\n', "")
+    assert one.gather()["upgrades"] is None
+    one.answers["apt-config"] = Completed(0, 'APT::Periodic::Unattended-Upgrade "1";\n', "")
+    facts = one.gather()
+    assert facts["upgrades"] == ["libnvidia-compute-1", "nvidia-utils-1"]
+    assert (only(facts)["id"], only(facts)["verdict"]) == ("gpu.unattended-upgrade", WARNING)
+    assert only(facts)["fix"] == "apt-mark hold libnvidia-compute-1 nvidia-utils-1"
+    one.answers["dpkg-query"] = Completed(0, rows[1] + "\n", "")
+    assert one.gather()["findings"] == []
+
+
 def test_neighbours_that_a_reload_can_hurt(host: Make) -> None:
     one = host("rtx-pro-6000")
     one.write("proc/4242/cgroup", "0::/system.slice/docker-0123456789abcdef.scope\n")
