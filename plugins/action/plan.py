@@ -10,7 +10,16 @@ from pathlib import Path
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.specdec.serving.plugins.module_utils import findings, locks, networks, plans, pythons, schema
+from ansible_collections.specdec.serving.plugins.module_utils import (
+    findings,
+    locks,
+    networks,
+    plans,
+    plantexts,
+    pythons,
+    releasefacts,
+    schema,
+)
 from ansible_collections.specdec.serving.plugins.plugin_utils import controller, hosttools
 from ansible_collections.specdec.serving.plugins.plugin_utils.layers import Layers
 from ansible_collections.specdec.serving.plugins.plugin_utils.pins import Pins
@@ -48,10 +57,10 @@ class ActionModule(ActionBase):
         refused = findings.errors(findings.from_dict(one) for one in plan["findings"])
         if refused:
             return {**result, **controller.refusal("%s: nothing was changed, because:" % host, refused)}
-        for line in plans.changes(plan):
+        for line in plantexts.changes(plan):
             self._display.display("%s | plan   | %s" % (host, line))
         if self._task.diff:
-            for line in plans.package_changes(plan):
+            for line in plantexts.package_changes(plan):
                 self._display.display("%s | plan   | %s" % (host, line))
         if self._task.check_mode:
             for one in plan["settings"]:
@@ -61,7 +70,7 @@ class ActionModule(ActionBase):
     def _gather(self, arguments: t.Mapping[str, t.Any], instances: t.Sequence[t.Mapping[str, t.Any]], task_vars: t.Any) -> dict[str, t.Any]:
         asked = {
             "root": arguments["root"],
-            "ports": [one.get("port", plans.DEFAULT_PORT) for one in instances],
+            "ports": [releasefacts.address(one)[1] for one in instances],
             "secrets": schema.secrets(instances),
             "prefix": pythons.wanted(arguments["python"]).prefix,
         }

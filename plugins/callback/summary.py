@@ -25,7 +25,7 @@ import typing as t
 from ansible import constants as C
 from ansible.plugins.callback import CallbackBase
 
-from ansible_collections.specdec.serving.plugins.module_utils import plans, registrations
+from ansible_collections.specdec.serving.plugins.module_utils import plantexts, registrations
 
 #: How the hosts of a fleet may stand, in the order of the summary, and the colour of each.
 _GROUPS = {
@@ -84,7 +84,7 @@ class CallbackModule(CallbackBase):
                 for line in self._lines(host, plan, release):
                     self._display.display(line)
             for gone in plan.get("gone", []):
-                self._display.display(self._colored("\n%s | %s" % (host, plans.gone_text(gone)), C.COLOR_HIGHLIGHT))
+                self._display.display(self._colored("\n%s | %s" % (host, plantexts.gone_text(gone)), C.COLOR_HIGHLIGHT))
         for line in self._fleet():
             self._display.display(line)
 

@@ -26,28 +26,19 @@ from . import (
     locks,
     overlays,
     packagelists,
-    probes,
     pythons,
+    releasefacts,
     releases,
     schema,
     stackrules,
     stacks,
     transactions,
-    units,
     wheelhouses,
     wheelsources,
 )
 from . import models as hub
 from .findings import ERROR, OK, Finding, FindingError, errors, from_dict
 from .layout import SCHEMA, Layout, unit_name
-
-DEFAULT_PORT = 30000
-
-#: Mean tokens per verification below which a draft costs more than it brings.
-ACCEPTANCE_FLOOR = 1.05
-
-#: Of more artifacts than this a person only reads how many they are.
-_NAMED = 8
 
 
 class Layers(t.Protocol):
@@ -652,7 +643,7 @@ class Planner:
             )
 
     def _check_port(self, instance: t.Mapping[str, t.Any]) -> None:
-        port = instance.get("port", DEFAULT_PORT)
+        port = releasefacts.address(instance)[1]
         unit = unit_name(instance["name"])
         ours = {unit, (instance.get("adopt") or {}).get("unit")}
         foreign = [one for one in self.state["listeners"].get(str(port), ()) if not ours & set(one["cgroup"].split("/"))]
@@ -671,24 +662,19 @@ class Planner:
         name = instance["name"]
         if not instance.get("adopt") or self.state["instances"].get(name, {}).get("current"):
             return
-        engine, service = self.tables["engines"][instance["engine"]["name"]], instance.get("service") or {}
-        gate = self._gate(instance, engine)
+        gate = releasefacts.gate(instance, self.tables["engines"][instance["engine"]["name"]])
         release = adoptions.compose(
             name,
             instance["adopt"]["unit"],
             instance["engine"]["name"],
-            (instance.get("host", "127.0.0.1"), instance.get("port", DEFAULT_PORT)),
-            self._secrets(instance, engine),
-            {**self._timeouts(service), "gate": gate["timeout"]},
+            releasefacts.address(instance),
+            self._secrets(instance),
+            {**releasefacts.timeouts(instance), "gate": gate["timeout"]},
             {key: gate[key] for key in ("served_model", "prompts", "health")},
         )
         content = {"facts": release.facts, "config": release.config, "unit": release.unit, "launcher": release.launcher}
         job = {**self._job("adopt"), "instance": name, "release": content}
         self.adoptions[name] = {"instance": name, "unit": instance["adopt"]["unit"], "id": release.id, "job": job}
-
-    @staticmethod
-    def _timeouts(service: t.Mapping[str, t.Any]) -> dict[str, int]:
-        return {"start": service.get("start_timeout", 900), "stop": service.get("stop_timeout", 120)}
 
     def _check_secrets(self, instance: t.Mapping[str, t.Any]) -> None:
         engine = instance["engine"]["name"]
@@ -781,7 +767,7 @@ class Planner:
                     "release": release.id,
                     "deadline": transactions.deadline(release.facts, before).total,
                 },
-                "query": self._query(release.facts),
+                "query": releasefacts.query(release.facts, self.wanted.address),
             }
         )
 
@@ -797,28 +783,12 @@ class Planner:
             {"instance": name, "name": option, "value": str(value), "origin": composed.origins[option]}
             for option, value in composed.config.items()
         ]
-        service = instance.get("service") or {}
-        facts = {
-            "instance": name,
-            "environment": environment,
-            "engine": {"name": stack.engine, "version": stack.version},
-            "command": engine["command"],
-            "config_option": engine["config_option"],
-            "secrets": self._secrets(instance, engine),
-            "environment_variables": arguments.environment_variables(
-                engine, stack.lane, instance, str(self.layout.environment(environment)), str(self.layout.instance_state(name, environment))
-            ),
-            "models": sorted(models.values()),
-            "host": instance.get("host", "127.0.0.1"),
-            "port": instance.get("port", DEFAULT_PORT),
-            "start_timeout": self._timeouts(service)["start"],
-            "stop_timeout": self._timeouts(service)["stop"],
-            "sandbox": service.get("sandbox", units.STRICT),
-            "gpus": "cuda" not in stack.lacks,
-            "dry_run": probes.dry_run(engine, stack.version, stack.lacks, stack.package),
-            "gate": self._gate(instance, engine),
-        }
+        facts = releasefacts.compose(instance, stack, engine, environment, self.layout, models, self._secrets(instance))
         return releases.compose(self.wanted.root, facts, composed.config, self.wanted.launcher)
+
+    def _secrets(self, instance: t.Mapping[str, t.Any]) -> dict[str, dict[str, str]]:
+        engine = self.tables["engines"][instance["engine"]["name"]]
+        return releasefacts.secrets(instance, engine, self.state["secrets"].get(instance["name"], {}))
 
     def _check_memory(self, instance: t.Mapping[str, t.Any], option: str, config: t.Mapping[str, t.Any]) -> None:
         subject = "%s: specdec_instances[%s].extra_args" % (self.wanted.host, instance["name"])
@@ -834,36 +804,8 @@ class Planner:
             unit.get("ActiveState") == "active",
         )
 
-    def _secrets(self, instance: t.Mapping[str, t.Any], engine: t.Mapping[str, t.Any]) -> dict[str, dict[str, str]]:
-        known = self.state["secrets"].get(instance["name"], {})
-        return {
-            name: {"option": engine["secrets"][name], "version": known.get(name) or releases.new_secret_version()}
-            for name in schema.SECRETS
-            if instance.get(name) and name in engine["secrets"]
-        }
-
-    def _gate(self, instance: t.Mapping[str, t.Any], engine: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-        wanted = instance.get("gate") or {}
-        speculates = arguments.speculates(instance)
-        return {
-            "served_model": arguments.served_model_name(instance),
-            "speculative": speculates,
-            "acceptance_floor": wanted.get("acceptance_floor", ACCEPTANCE_FLOOR),
-            "floor_enforced": speculates and instance["speculative"]["algorithm"].upper() != "NGRAM",
-            "max_tokens": wanted.get("max_tokens", 64),
-            "prompts": list(wanted.get("prompts") or arguments.PROMPTS),
-            "timeout": wanted.get("timeout", 300),
-            **engine["gate"],
-        }
-
     def _job(self, kind: str) -> dict[str, t.Any]:
         return {"schema": SCHEMA, "kind": kind, "root": self.wanted.root, "who": self.wanted.who, "why": self.wanted.why}
-
-    def _query(self, facts: t.Mapping[str, t.Any]) -> str:
-        key = " -H 'Authorization: Bearer '$KEY" if facts["secrets"] else ""
-        body = '{"model": "%s", "prompt": "Hello", "max_tokens": 16}' % facts["gate"]["served_model"]
-        address = self.wanted.address if not units.loopback(facts["host"]) else "127.0.0.1"
-        return "curl http://%s:%d/v1/completions%s -H 'Content-Type: application/json' -d '%s'" % (address, facts["port"], key, body)
 
 
 def _but_variable(pin: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
@@ -874,51 +816,3 @@ def _recorded(history: t.Sequence[t.Mapping[str, t.Any]], release: str) -> t.Opt
     """What was measured when this release was last committed."""
     committed = [one for one in history if one.get("to") == release and one.get("verdict") == "committed"]
     return committed[-1] if committed else None
-
-
-def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
-    """The plan in lines, for a person."""
-    lines = ["%s: %s: %s" % (one["verdict"], one["subject"], one["message"]) for one in plan["findings"]]
-    lines += [_lacking(pin, plan["root"]) for pin in plan["missing_pins"]]
-    for kind, artifacts_ in plan["artifacts"].items():
-        if artifacts_:
-            named = ", ".join(_short(one["dest"], plan["root"]) for one in artifacts_)
-            lines.append("send %s: %s" % (kind, named if len(artifacts_) <= _NAMED else "%d files" % len(artifacts_)))
-    for one in plan["environments"]:
-        if not one["present"]:
-            lines.append("build environment %s: %s, lane %s, %d packages" % (one["id"], one["engine"], one["lane"], one["packages"]))
-            lines += ["  " + line for line in packagelists.summary(one["changes"], one["previous"], one["sent"])]
-            lines += ["  overlay %(digest)s, %(origin)s" % overlay for overlay in one["overlays"]]
-            lines += ["  " + overlays.layering_text(file) for file in one["replaced"]]
-    lines += ["fetch %s at %s from the hub" % (one["repo"], one["revision"]) for one in plan["fetches"]]
-    lines += ["take over %(unit)s as release %(id)s of %(instance)s, without a restart" % one for one in plan["adoptions"]]
-    for one in plan["releases"]:
-        if one["switch_needed"]:
-            lines.append("switch %s from %s to release %s" % (one["instance"], one["current"] or "nothing", one["id"]))
-    return [plan["hardware"], *(lines or ["nothing to do"]), *(gone_text(one) for one in plan["gone"])]
-
-
-def gone_text(gone: t.Mapping[str, t.Any]) -> str:
-    """An instance that is not in the inventory, for a person."""
-    port = " on port %s" % gone["port"] if gone["port"] else ""
-    advice = "left alone; the playbook remove takes it off with specdec_remove_instance=%s" % gone["instance"]
-    return "instance %s is on the host (%s%s) and not in the inventory: %s" % (gone["instance"], gone["state"], port, advice)
-
-
-def package_changes(plan: t.Mapping[str, t.Any]) -> list[str]:
-    """One line for each package that an environment to be built has in another version than what serves."""
-    wanted = [one for one in plan["environments"] if not one["present"]]
-    return ["%s: %s" % (one["id"], line) for one in wanted for line in packagelists.listed(one["changes"])]
-
-
-def _lacking(pin: t.Mapping[str, t.Any], root: str) -> str:
-    """What is to be made first, for a person."""
-    if pin["kind"] == "python":
-        place = Layout(root).python
-        return "could not check: Python is not installed yet; would install %s below %s, then look again" % (pin["name"], place)
-    return "pins lack %s" % (pin.get("name") or "the overlay of %s on %s" % (pin["package"], pin["reference"]))
-
-
-def _short(dest: str, root: str) -> str:
-    """A destination for a person: wheels by their file name, the rest below the root."""
-    return os.path.basename(dest) if dest.endswith(".whl") else os.path.relpath(dest, root)

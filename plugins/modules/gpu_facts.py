@@ -109,6 +109,11 @@ ansible_facts:
                   paths are read from PCI, C(p2p) is null, and C(reason) says why.
               returned: always
               type: dict
+            upgrades:
+              description: The driver's packages that are not held where upgrades run unattended; null where they do not.
+              returned: always
+              type: list
+              elements: str
             pci:
               description: NVIDIA's display controllers on PCI and the kernel driver that holds each.
               returned: always

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ansible_collections.specdec.serving.plugins.module_utils import findings, locks, plans, pythons, wheelhouses, wheelsources
+from ansible_collections.specdec.serving.plugins.module_utils import findings, locks, plans, plantexts, pythons, wheelhouses, wheelsources
 from ansible_collections.specdec.serving.plugins.module_utils.findings import Finding, FindingError
 
 DATA = Path(plans.__file__).parent / "data"
@@ -178,7 +178,7 @@ def test_a_bare_host_gets_everything() -> None:
     assert not environment["present"]
     assert release["environment"] == environment["id"] == release["files"]["facts"]["environment"]
     assert release["switch"]["release"] == release["id"]
-    assert "GPUs: none" in plans.changes(made)[0]
+    assert "GPUs: none" in plantexts.changes(made)[0]
 
 
 def test_missing_pins_are_named_and_nothing_is_planned_from_them() -> None:
@@ -207,7 +207,7 @@ def test_directories_are_laid_over_a_captured_overlay_in_order() -> None:
     environment = made["environments"][0]
     assert environment["job"]["environment"]["overlays"] == [DIGEST, "layer1", "layer2"]
     assert [one["dest"].rpartition("/")[2] for one in made["artifacts"]["overlays"]] == [DIGEST, "layer1", "layer2"]
-    said = "\n".join(plans.changes(made))
+    said = "\n".join(plantexts.changes(made))
     assert "overlay layer1, directory /patches/1" in said
     assert "sglang/spec.py: overlay layer1 replaces what %s left: cccccccccccc → dddddddddddd" % DIGEST in said
     assert "sglang/spec.py: overlay layer2 replaces what layer1 left" in said
@@ -264,7 +264,7 @@ def test_a_host_where_it_all_serves_has_no_stage() -> None:
     state = changed(tools={"specdec": "d1", "uv": "d2"}, environments={environment["id"]: {}}, instances={"main": serving})
     again = plan(state)
     assert again["stages"] == []
-    assert plans.changes(again)[1:] == ["nothing to do"]
+    assert plantexts.changes(again)[1:] == ["nothing to do"]
     for broken in (
         {"running": "another"},
         {"unit": {"ActiveState": "failed"}},
@@ -359,7 +359,7 @@ def with_gpus(*verdicts: str, subject: str = "GPU 1") -> dict[str, t.Any]:
 def test_a_gpu_in_error_forbids_only_its_use(instance: dict[str, t.Any], verdict: str) -> None:
     made = plan(with_gpus("ok", "error"), lock=False, **instance)
     assert [(one["id"], one["verdict"]) for one in made["findings"]] == [("gpu.fault", verdict)]
-    assert verdict + ": GPU 1: is in error" in plans.changes(made)
+    assert verdict + ": GPU 1: is in error" in plantexts.changes(made)
 
 
 def test_what_keeps_the_whole_host_from_its_gpus_is_told_first() -> None:
@@ -392,7 +392,7 @@ def test_models_of_a_hub_are_fetched_once_with_the_environment_that_serves_them(
     }
     assert fetch["job"]["python"] == "/opt/specdec/environments/%s/venv/bin/python" % made["environments"][0]["id"]
     assert made["releases"][0]["files"]["facts"]["models"] == ["/opt/specdec/models/org--target/" + "a" * 40] * 2
-    assert "fetch org/target at %s from the hub" % ("a" * 40) in plans.changes(made)
+    assert "fetch org/target at %s from the hub" % ("a" * 40) in plantexts.changes(made)
     there = plan(changed(models=["org--target/" + "a" * 40]), model=named)
     assert there["fetches"] == [] and "model_store" not in there["stages"]
 
@@ -403,7 +403,7 @@ def test_a_build_tells_its_packages_against_what_serves_and_what_it_downloads() 
     packages = first["environments"][0]["job"]["environment"]["packages"]
     assert packages["sglang"] == "0.5.23" and sorted(packages) == ["sglang", "torch"]
     assert [(one["name"], one["old"]) for one in first["environments"][0]["changes"]] == [("sglang", None), ("torch", None)]
-    assert "  download: 2 package(s) of unknown size" in plans.changes(first)
+    assert "  download: 2 package(s) of unknown size" in plantexts.changes(first)
     serving = {"packages": {"sglang": "0.5.22", "torch": packages["torch"]}}
     release = {"environment": "before", "id": "r1", "start_timeout": 1, "stop_timeout": 1, "gate": {"timeout": 1}}
     instances = {"main": {"current": "r1", "running": "r1", "release": release, "unit": {}, "unit_as_released": True, "unfinished": None}}
@@ -412,10 +412,10 @@ def test_a_build_tells_its_packages_against_what_serves_and_what_it_downloads() 
     pins.locks[name] = locks.Lock(lock.packages, lock.inputs, lock.wheels, {"sglang": 7_000_000, "torch": 200_000_000}).text()
     made = plan(changed(environments={"before": serving}, instances=instances), pins)
     assert made["environments"][0]["id"] == first["environments"][0]["id"]
-    lines = plans.changes(made)
+    lines = plantexts.changes(made)
     assert "  packages: 1 changed against environment before: sglang 0.5.22 → 0.5.23" in lines
     assert "  download: 7.0 MB (sglang 7.0 MB)" in lines
-    assert plans.package_changes(made) == ["%s: sglang 0.5.22 → 0.5.23, 7.0 MB" % made["environments"][0]["id"]]
+    assert plantexts.package_changes(made) == ["%s: sglang 0.5.22 → 0.5.23, 7.0 MB" % made["environments"][0]["id"]]
 
 
 def test_without_a_version_the_overlays_base_is_what_is_deployed() -> None:
@@ -466,7 +466,7 @@ def test_a_python_that_is_to_be_installed_comes_first_and_is_said() -> None:
     (lock,) = [pin["inputs"] for pin in made["missing_pins"] if pin["kind"] == "lock"]
     assert lock["python"] == "3.12"
     said = "could not check: Python is not installed yet; would install managed Python 3.12 below /opt/specdec/python, then look again"
-    assert said in plans.changes(made)
+    assert said in plantexts.changes(made)
 
     path = "/opt/specdec/python/managed-3.12-00/cpython-3.12.4-linux-x86_64-gnu/bin/python3.12"
     there = {"path": path, "version": "3.12.4", "implementation": "cpython", "build": "3.12.4 (main)", "headers": True, "source": "managed"}
@@ -525,7 +525,7 @@ def test_with_a_wheelhouse_every_file_is_sent_and_the_build_is_offline_with_the_
     assert (environment["job"]["uv_env"], environment["job"]["pages"]) == ({"UV_OFFLINE": "1", "UV_NO_INDEX": "1"}, [])
     assert [one["filename"] for one in environment["job"]["wheels"]] == ["sglang.whl", "torch.whl"]
     assert {one["source"] for one in made["artifacts"]["wheels"]} == {str(path) for path in places.values()}
-    assert "  download: nothing; 33 B of the wheelhouse are sent" in plans.changes(made)
+    assert "  download: nothing; 33 B of the wheelhouse are sent" in plantexts.changes(made)
     held = [path.parent.name for path in places.values()]
     assert plan(changed(wheels=held), pins, wheelhouse=str(tmp_path))["artifacts"]["wheels"] == []
 
@@ -574,7 +574,7 @@ def test_a_wheel_that_a_pin_names_is_made_before_the_lock() -> None:
         "/opt/specdec",
         False,
     )
-    assert "pins lack the wheel of tiny-kernel: https://git.example/x.git at 111111111111, built on ct201" in plans.changes(made)
+    assert "pins lack the wheel of tiny-kernel: https://git.example/x.git at 111111111111, built on ct201" in plantexts.changes(made)
     assert made["environments"] == []
 
 
@@ -681,7 +681,7 @@ def test_a_unit_made_by_hand_is_taken_over_before_its_upgrade() -> None:
     assert (adoption["unit"], release["current"]) == ("sglang.service", adoption["id"])
     # stop 10, start 100, gate 300; and back to what was made by hand: stop 10, start 100, gate 300
     assert release["switch"]["deadline"] == 820
-    assert "take over sglang.service as release %s of main, without a restart" % adoption["id"] in plans.changes(made)
+    assert "take over sglang.service as release %s of main, without a restart" % adoption["id"] in plantexts.changes(made)
 
 
 def test_what_has_a_release_already_is_not_taken_over_again() -> None:
@@ -695,8 +695,8 @@ def test_an_instance_that_left_the_inventory_is_told_and_left_alone() -> None:
     pins = Pins()
     made = plan(state={**BARE, "instances": {"old": there}}, pins=pins)
     assert made["gone"] == [{"instance": "old", "state": "active", "port": 30001}]
-    assert "instance old is on the host (active on port 30001) and not in the inventory: left alone" in plans.changes(made)[-1]
-    assert "specdec_remove_instance=old" in plans.changes(made)[-1]
+    assert "instance old is on the host (active on port 30001) and not in the inventory: left alone" in plantexts.changes(made)[-1]
+    assert "specdec_remove_instance=old" in plantexts.changes(made)[-1]
     assert made["releases"][0]["instance"] == "main"
 
 

@@ -1,0 +1,103 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the release of an instance says besides the engine's arguments: where it listens, its secrets, its limits, its gate."""
+
+from __future__ import annotations
+
+import typing as t
+
+from . import arguments, probes, releases, schema, stacks, units
+from .layout import Layout
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 30000
+
+#: Mean tokens per verification below which a draft costs more than it brings.
+ACCEPTANCE_FLOOR = 1.05
+
+Instance = t.Mapping[str, t.Any]
+
+
+def compose(
+    instance: Instance,
+    stack: stacks.Stack,
+    engine: t.Mapping[str, t.Any],
+    environment: str,
+    layout: Layout,
+    models: t.Mapping[str, str],
+    secrets_: t.Mapping[str, t.Mapping[str, str]],
+) -> dict[str, t.Any]:
+    """The facts of a release (see releases.compose).
+
+    :param engine: its row of ``data/engines.yml``; :param environment: id; :param models: path on the host by part.
+    """
+    name = instance["name"]
+    directories = str(layout.environment(environment)), str(layout.instance_state(name, environment))
+    host, port = address(instance)
+    limits = timeouts(instance)
+    return {
+        "instance": name,
+        "environment": environment,
+        "engine": {"name": stack.engine, "version": stack.version},
+        "command": engine["command"],
+        "config_option": engine["config_option"],
+        "secrets": secrets_,
+        "environment_variables": arguments.environment_variables(engine, stack.lane, instance, *directories),
+        "models": sorted(models.values()),
+        "host": host,
+        "port": port,
+        "start_timeout": limits["start"],
+        "stop_timeout": limits["stop"],
+        "sandbox": (instance.get("service") or {}).get("sandbox", units.STRICT),
+        "gpus": "cuda" not in stack.lacks,
+        "dry_run": probes.dry_run(engine, stack.version, stack.lacks, stack.package),
+        "gate": gate(instance, engine),
+    }
+
+
+def address(instance: Instance) -> tuple[str, int]:
+    """Where the instance listens: host and port."""
+    return instance.get("host", DEFAULT_HOST), instance.get("port", DEFAULT_PORT)
+
+
+def timeouts(instance: Instance) -> dict[str, int]:
+    """Seconds that the service's start and stop may take."""
+    service = instance.get("service") or {}
+    return {"start": service.get("start_timeout", 900), "stop": service.get("stop_timeout", 120)}
+
+
+def secrets(instance: Instance, engine: t.Mapping[str, t.Any], known: t.Mapping[str, t.Optional[str]]) -> dict[str, dict[str, str]]:
+    """Per secret the engine's option and the version; a new one unless the host holds just this value already.
+
+    :param known: versions on the host that hold the wanted values, by name.
+    """
+    return {
+        name: {"option": engine["secrets"][name], "version": known.get(name) or releases.new_secret_version()}
+        for name in schema.SECRETS
+        if instance.get(name) and name in engine["secrets"]
+    }
+
+
+def gate(instance: Instance, engine: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """What has to hold after a start (see gates.py)."""
+    wanted = instance.get("gate") or {}
+    speculates = arguments.speculates(instance)
+    return {
+        "served_model": arguments.served_model_name(instance),
+        "speculative": speculates,
+        "acceptance_floor": wanted.get("acceptance_floor", ACCEPTANCE_FLOOR),
+        "floor_enforced": speculates and instance["speculative"]["algorithm"].upper() != "NGRAM",
+        "max_tokens": wanted.get("max_tokens", 64),
+        "prompts": list(wanted.get("prompts") or arguments.PROMPTS),
+        "timeout": wanted.get("timeout", 300),
+        **engine["gate"],
+    }
+
+
+def query(facts: t.Mapping[str, t.Any], reached: str) -> str:
+    """A command that asks the server of a release; :param reached: address of the host."""
+    key = " -H 'Authorization: Bearer '$KEY" if facts["secrets"] else ""
+    body = '{"model": "%s", "prompt": "Hello", "max_tokens": 16}' % facts["gate"]["served_model"]
+    host = DEFAULT_HOST if units.loopback(facts["host"]) else reached
+    return "curl http://%s:%d/v1/completions%s -H 'Content-Type: application/json' -d '%s'" % (host, facts["port"], key, body)
