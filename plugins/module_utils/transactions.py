@@ -149,7 +149,12 @@ def guard_boots(layout: Layout, runner: Runner) -> bool:
     unit = units.recover_unit(str(layout.root))
     if not _place(unit.name, unit.text()):
         return False
-    _systemctl(runner, "enable", "--quiet", unit.name)
+    try:
+        _systemctl(runner, "enable", "--quiet", unit.name)
+    except FindingError:
+        # what is in place is not enabled again
+        (Path(UNITS) / unit.name).unlink(missing_ok=True)
+        raise
     return True
 
 

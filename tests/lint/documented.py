@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The pages in docs/ name every finding's id and every variable, and none that is not there.
 
-An id is a constant ``area.check`` in the core whose area a finding or the page uses. Ids that are put together
-(``"gate." + ...``) are documented by their area: ``gate.…``.
+An id is a constant ``area.check`` in the sources whose area a finding or the page uses. Ids that are put together
+(``"gate." + ...``) may be documented by their area: ``gate.…``.
 """
 
 from __future__ import annotations
@@ -18,30 +18,77 @@ from pathlib import Path
 import yaml
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-CORE = CHECKOUT / "plugins" / "module_utils"
-ID = re.compile(r"[a-z]+\.(?!(?:json|txt|py|yml|yaml)$)[a-z][a-z-]+")
+#: Where findings are made: the collection's Python, and the program of the hosts.
+SOURCES = (CHECKOUT / "plugins", CHECKOUT / "roles" / "uv" / "files")
+ID = re.compile(r"[a-z]+\.(?!(?:json|txt|py|yml|yaml|tar)$)[a-z][a-z-]+")
 
 
-def finding_ids(known: t.Collection[str]) -> tuple[set[str], set[str]]:
-    """Whole ids, also of the areas that are known already, and the areas of those that are put together, from the core."""
-    constants, areas, composed = set(), set(known), set()
-    for path in CORE.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and ID.fullmatch(node.value):
-                constants.add(node.value)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
-                name = ([word.value for word in node.keywords if word.arg == "id"] or node.args or [None])[0]
-                if isinstance(name, ast.Constant):
-                    areas.add(str(name.value).partition(".")[0])
-                elif isinstance(name, ast.BinOp) and isinstance(name.left, ast.Constant):
-                    composed.add(str(name.left.value).rstrip("."))
-    return {one for one in constants if one.partition(".")[0] in areas}, composed
+class Made(t.NamedTuple):
+    """The ids that the sources can give.
+
+    :param whole: those that stand there as a constant, or are put together of two.
+    :param prefixes: areas of which ids are put together.
+    :param open: areas of which an id is put together with what a table or a variable holds.
+    """
+
+    whole: set[str]
+    prefixes: set[str]
+    open: set[str]
+
+
+def finding_ids(known: t.Collection[str] = ()) -> Made:
+    """What the sources can give; ``known`` are areas besides those that a finding is made of with a constant."""
+    constants, areas, made = set(), set(known), Made(set(), set(), set())
+    for path in (one for top in SOURCES for one in sorted(top.rglob("*.py"))):
+        tree = ast.parse(path.read_text())
+        strings = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        constants.update(one for one in strings if ID.fullmatch(one))
+        for prefix, id_ in _calls(tree):
+            made.prefixes.update({prefix} - {""})
+            if isinstance(id_, ast.Constant):
+                whole = "%s%s%s" % (prefix, "." if prefix else "", id_.value)
+                areas.add(whole.partition(".")[0])
+                made.whole.add(whole)
+            elif prefix:
+                made.open.add(prefix)
+    # where ids are put together, a constant of the area's name may be something else
+    made.whole.update(one for one in constants if one.partition(".")[0] in areas - made.prefixes)
+    return made
+
+
+def _calls(tree: ast.AST) -> list[tuple[str, ast.expr]]:
+    """Of every call that makes a finding: the area that is put before what it hands over as id, and that.
+
+    A function that hands one of its parameters on as the id makes findings, too; what counts are then its calls.
+    """
+    makers: dict[str, tuple[int, str, str]] = {"Finding": (0, "id", "")}
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    nested = {inner for one in functions for inner in ast.walk(one) if isinstance(inner, ast.FunctionDef) and inner is not one}
+    while True:
+        found, before = [], dict(makers)
+        for function in functions:
+            parameters = [one.arg for one in function.args.args if one.arg != "self"]
+            own = {node for inner in ast.walk(function) if inner in nested and inner is not function for node in ast.walk(inner)}
+            for call in (node for node in ast.walk(function) if isinstance(node, ast.Call) and node not in own):
+                name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+                if name not in before:
+                    continue
+                place, word, prefix = before[name]
+                given = next((one.value for one in call.keywords if one.arg == word), None) or (call.args[place : place + 1] or [None])[0]
+                if isinstance(given, ast.BinOp) and isinstance(given.left, ast.Constant):
+                    prefix, given = str(given.left.value).rstrip("."), given.right
+                if isinstance(given, ast.Name) and given.id in parameters:
+                    makers[function.name] = (parameters.index(given.id), given.id, prefix)
+                elif given is not None:
+                    found.append((prefix, given))
+        if makers == before:
+            return found
 
 
 def check_ids() -> t.Iterator[str]:
     """What docs/checks.md and the core disagree about."""
     written = set(re.findall(r"`([a-z]+\.(?:[a-z][a-z-]+|…))`", (CHECKOUT / "docs" / "checks.md").read_text()))
-    whole, composed = finding_ids({one.partition(".")[0] for one in written})
+    whole, composed, _open = finding_ids({one.partition(".")[0] for one in written})
     by_area = {one.partition(".")[0] for one in written if one.endswith("…")}
     for one in sorted(whole - written):
         if one.partition(".")[0] not in by_area:

@@ -397,6 +397,25 @@ def test_another_interpreter_than_planned_is_refused(host: Host) -> None:
     assert (finding.id, sys.version in finding.found or repr(sys.version) in finding.found) == ("environment.python", True)
 
 
+def test_bytecode_that_cannot_be_compiled_is_a_warning(host: Host) -> None:
+    def runner(argv: t.Sequence[str], **options: t.Any) -> Completed:
+        return Completed(1, "engine/core.py: killed", "") if bytecode.COMPILE in argv else host.run(argv, **options)
+
+    spec = host.spec()
+    found = {one["id"]: one for one in host.build(spec, runner)["findings"]}
+    finding = found["environment.bytecode"]
+    assert (finding["verdict"], finding["subject"], finding["evidence"]) == ("warning", str(host.site(spec)), "engine/core.py: killed")
+    assert "the engine starts slower" in finding["fix"]
+    assert found["environment.complete"]["verdict"] == "ok"
+
+
+def test_a_lock_with_another_version_of_the_engine_is_refused(host: Host) -> None:
+    spec = host.spec()
+    finding = host.refusal({**spec, "environment": {**spec["environment"], "engine": {"name": "engine", "version": "2.0"}}})
+    assert (finding.id, finding.verdict, finding.subject) == ("environment.engine", "error", "environment " + spec["environment"]["id"])
+    assert (finding.found, finding.expected, finding.fix) == ("1.0", "2.0", "lock anew for the wanted version")
+
+
 def test_uvs_reason_is_told(host: Host) -> None:
     finding = host.refusal({**host.spec(), "lock": host.lock.replace("sha256:" + host.wheels[1]["sha256"], "sha256:" + "0" * 64)})
     assert (finding.id, "Hash mismatch" in finding.evidence) == ("environment.hash", True)

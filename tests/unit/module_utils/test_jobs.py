@@ -214,3 +214,12 @@ def test_a_job_without_its_program_leaves_nothing(tmp_path: Path, systemd: Syste
     with pytest.raises(jobs.NotStarted, match="program is not there"):
         jobs.start(spec(tmp_path), systemd.runner, {"hub_token": "hf_secretValue"})
     assert systemd.started == [] and list((tmp_path / "jobs").iterdir()) == []
+
+
+@pytest.mark.parametrize(("number", "message"), [(28, "the file system is full"), (30, "the file system cannot be written to")])
+def test_a_file_system_that_takes_nothing_is_named_instead_of_a_traceback(number: int, message: str) -> None:
+    finding = jobs.unexpected(OSError(number, "no", "/opt/specdec/state"))
+    assert (finding.id, finding.verdict, finding.subject) == ("job.disk", ERROR, "/opt/specdec/state")
+    assert message in finding.message and "/opt/specdec/state" in finding.evidence
+    assert "free some space" in finding.fix
+    assert jobs.unexpected(OSError(5, "Input/output error")).id == "job.failed"

@@ -229,6 +229,8 @@ def test_what_is_right_is_accepted(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_names_host_and_variable(network: dict[str, t.Any], subject: str, words: tuple[str, ...]) -> None:
     (finding,) = checked(**network)
+    by_schema = {"pasword": "variable.unknown", "no_proxy": "variable.type"}
+    assert finding.id == by_schema.get(subject, "network.ca" if subject == "ca" else "network.value")
     assert finding.subject == "specdec_network.%s on ct200" % subject
     for word in words:
         assert word in finding.text()

@@ -229,6 +229,16 @@ def test_an_overlay_for_another_engine_version_is_refused_before_anything_is_bui
     assert [one["id"] for one in errors(plan(overlays=[{"directory": "/bundle"}]))] == ["overlay.base-version"]
 
 
+def test_a_bundle_that_the_pins_have_lost_is_named_before_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    pins = Pins(overlay=True)
+    monkeypatch.setattr(pins, "manifest", lambda _digest: None)
+    made = plan(pins=pins, overlays=[{"reference": "ct129"}])
+    (finding,) = errors(made)
+    assert (finding["id"], finding["subject"]) == ("plan.bundle-gone", "overlay %s of ct129 on ct200" % DIGEST)
+    assert str(pins.bundle(DIGEST)) in finding["found"] and "restore the pins directory" in finding["fix"]
+    assert (made["environments"], made["releases"]) == ([], [])
+
+
 def test_a_bundle_that_was_edited_by_hand_is_refused_before_it_is_sent() -> None:
     pins = Pins(overlay=True)
     pins.damaged = True
@@ -276,24 +286,26 @@ def test_a_host_where_it_all_serves_has_no_stage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "said", "way_out"),
+    ("state", "id_", "said", "way_out"),
     [
-        (changed(systemd={"running": False}), "the host on ct200", "runs systemd"),
-        (changed(os={"glibc": "2.31"}), "glibc", "2.34"),
-        (changed(os={"machine": "riscv64"}), "riscv64", "processors"),
-        (changed(pythons=[]), "Python", "Install Python"),
-        (changed(disk={"free": 10**9}), "specdec_root (/opt/specdec) on ct200", "set specdec_root"),
-        (changed(job={"description": "specdec: switch of main for somebody"}), "switch of main for somebody", "wait until"),
+        (changed(systemd={"running": False}), "plan.no-systemd", "the host on ct200", "runs systemd"),
+        (changed(os={"glibc": "2.31"}), "stack.glibc", "glibc", "2.34"),
+        (changed(os={"machine": "riscv64"}), "stack.architecture", "riscv64", "processors"),
+        (changed(pythons=[]), "stack.python", "Python", "Install Python"),
+        (changed(disk={"free": 10**9}), "plan.disk", "specdec_root (/opt/specdec) on ct200", "set specdec_root"),
+        (changed(job={"description": "specdec: switch of main for somebody"}), "plan.busy", "switch of main for somebody", "wait until"),
         (
             changed(listeners={"30000": [{"pid": 7, "command": "nginx", "cgroup": "/system.slice/nginx.service"}]}),
+            "plan.port",
             "port 30000 belongs to process 7 (nginx)",
             "choose another port",
         ),
     ],
     ids=["systemd", "glibc", "machine", "python", "disk", "busy", "port"],
 )
-def test_a_host_that_cannot_serve_is_refused_by_name_with_a_way_out(state: dict[str, t.Any], said: str, way_out: str) -> None:
+def test_a_host_that_cannot_serve_is_refused_by_name_with_a_way_out(state: dict[str, t.Any], id_: str, said: str, way_out: str) -> None:
     (finding,) = errors(plan(state))
+    assert finding["id"] == id_
     assert said in " ".join(finding.values())
     assert "ct200" in finding["subject"]
     assert way_out in finding["fix"]
@@ -327,7 +339,7 @@ def test_a_key_is_in_no_part_of_the_plan() -> None:
 
 def test_a_model_directory_without_a_config_is_refused(tmp_path: Path) -> None:
     (finding,) = errors(plan(model={"directory": str(tmp_path)}))
-    assert finding["subject"] == "specdec_instances[main].model.directory on ct200"
+    assert (finding["id"], finding["subject"]) == ("plan.model-directory", "specdec_instances[main].model.directory on ct200")
     assert "config.json" in finding["found"]
 
 
@@ -667,7 +679,8 @@ def test_instances_of_one_stack_share_a_lock() -> None:
 def test_a_key_that_the_engine_does_not_know_is_refused() -> None:
     keys = {"api_key": "k" * 16, "admin_api_key": "a" * 16}
     made = plan(engine={"name": "vllm", "version": "0.24.0", "lane": "cpu"}, **keys)
-    assert ["specdec_instances[main].admin_api_key on ct200" in one["subject"] for one in errors(made)].count(True) == 1
+    told = [one for one in errors(made) if "specdec_instances[main].admin_api_key on ct200" in one["subject"]]
+    assert [one["id"] for one in told] == ["plan.secret"]
     assert set(plan(**keys)["releases"][0]["files"]["facts"]["secrets"]) == set(keys)
 
 

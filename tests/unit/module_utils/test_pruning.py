@@ -219,8 +219,31 @@ def test_nothing_is_removed_while_a_kept_release_cannot_be_read(host: Host) -> N
 
 @pytest.mark.parametrize("keep", ["many", "-1", "1.5"])
 def test_a_number_of_releases_is_a_number(host: Host, keep: str) -> None:
-    with pytest.raises(FindingError, match="specdec_prune_keep: is no number"):
+    with pytest.raises(FindingError, match="specdec_prune_keep: is no number") as refused:
         pruning.preview({"kind": "prune", "root": str(host.layout.root), "keep": keep}, None)
+    assert (refused.value.finding.id, refused.value.finding.found) == ("prune.keep", keep)
+    assert "specdec_prune_keep" in refused.value.finding.fix
+
+
+def test_a_prune_says_what_it_freed_and_what_did_not_go(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.environment("one")
+    gone, stays = host.environment("gone"), host.environment("stays")
+    host.serve("main", host.release("main", "one"))
+    remove = pruning.remove
+
+    def busy(path: Path) -> None:
+        if path == stays:
+            raise OSError(16, "Device or resource busy")
+        remove(path)
+
+    monkeypatch.setattr(pruning, "remove", busy)
+    result = pruning.prune({"kind": "prune", "root": str(host.layout.root)}, None, lambda *_words, **_data: None)
+    done, failed = result["findings"]
+    assert (done["id"], done["verdict"], done["subject"]) == ("prune.done", "ok", "the host")
+    assert "with 1 things" in done["message"] and result["removed"] == ["environment gone (double 1)"]
+    assert (failed["id"], failed["verdict"], failed["subject"]) == ("prune.failed", "error", "environment stays (double 1)")
+    assert "busy" in failed["evidence"] and "run this again" in failed["fix"]
+    assert stays.exists() and not gone.exists()
 
 
 @pytest.mark.parametrize(

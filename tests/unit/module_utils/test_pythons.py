@@ -110,6 +110,9 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[Mirror
 def test_uv_installs_into_a_directory_of_its_own_and_gather_finds_it(mirror: Mirror) -> None:
     result = mirror.install(rows={key(): mirror.put(archive())})
     assert result["changed"] and result["path"].startswith(str(mirror.layout.python / ("managed-%s-" % MINOR)))
+    (done,) = result["findings"]
+    assert (done["id"], done["verdict"], done["subject"]) == ("python.complete", "ok", "specdec_python on ct200")
+    assert (done["found"], done["evidence"]) == (VERSION, result["path"])
     found = [one for one in pythons.gather(mirror.layout, runner.run) if one["source"] != "system"]
     assert [(one["path"], one["version"], one["build"], one["source"]) for one in found] == [
         (result["path"], VERSION, sys.version, "managed")
@@ -165,6 +168,30 @@ def test_a_full_disk_is_named_and_what_uv_prints_is_without_secrets(mirror: Mirr
         pythons.install(mirror.spec(), full, lambda _stage, message, **_data: mirror.told.append(message))
     assert caught.value.finding.id == "python.disk"
     assert "secretWord" not in "".join(mirror.told) and any("mirror.internal" in one for one in mirror.told)
+
+
+def test_what_uv_says_that_nobody_knows_is_told_as_it_is(mirror: Mirror) -> None:
+    with pytest.raises(FindingError) as caught:
+        pythons.install(mirror.spec(), lambda *_words, **_options: Completed(3, "", "error: the moon is full\n"), lambda *_words: None)
+    finding = caught.value.finding
+    assert (finding.id, finding.verdict, finding.subject) == ("python.failed", "error", "specdec_python on ct200")
+    assert (finding.found, finding.evidence) == ("exit status 3", "error: the moon is full") and finding.fix
+    assert mirror.there() == []
+
+
+@pytest.mark.parametrize(
+    ("value", "option", "fix"),
+    [
+        ({"source": "managed", "prefix": "/usr/local"}, "prefix", "leave it out, or set specdec_python.source: prefix"),
+        ({"mirror": "https://mirror.internal"}, "mirror", "leave it out, or set specdec_python.source: managed"),
+        ({"source": "prefix"}, "prefix", "set specdec_python.prefix"),
+        ({"source": "wheelhouse"}, "version", "set specdec_python.version"),
+    ],
+)
+def test_options_have_to_go_together(value: dict[str, str], option: str, fix: str) -> None:
+    found = {one.subject: one for one in pythons.check("ct200", value)}
+    finding = found["specdec_python.%s on ct200" % option]
+    assert (finding.id, finding.verdict, finding.fix) == ("python.value", "error", fix)
 
 
 def test_an_archive_that_leaves_its_directory_is_refused(mirror: Mirror) -> None:

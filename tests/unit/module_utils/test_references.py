@@ -43,7 +43,10 @@ class Reference:
         self.unit("specdec-" + instance, Path("/usr/bin/python3"))
 
     def refusal(self) -> str:
-        return str(overlaid.refused(references.find, "engine", self.root, self.units).found)
+        finding = overlaid.refused(references.find, "engine", self.root, self.units)
+        assert (finding.id, finding.verdict, finding.subject) == ("capture.environment", "error", "specdec_reference.venv")
+        assert "specdec_reference" in finding.fix
+        return str(finding.found)
 
 
 @pytest.fixture

@@ -60,19 +60,20 @@ def test_a_release_may_be_named_and_need_not_have_served(layout: Layout) -> None
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("asked", "id_", "message"),
     [
-        ({}, "the instance: is not named, and this host holds several"),
-        ({"instance": "nosuch"}, "instance nosuch: is not on this host"),
-        ({"instance": "main"}, "has no release to go back to"),
-        ({"instance": "main", "release": "0"}, "release 0 of main: is not on this host"),
+        ({}, "rollback.instance", "the instance: is not named, and this host holds several"),
+        ({"instance": "nosuch"}, "rollback.instance", "instance nosuch: is not on this host"),
+        ({"instance": "main"}, "transaction.no-way-back", "has no release to go back to"),
+        ({"instance": "main", "release": "0"}, "rollback.release", "release 0 of main: is not on this host"),
     ],
 )
-def test_refusals_say_what_there_is(layout: Layout, asked: dict[str, str], message: str) -> None:
+def test_refusals_say_what_there_is(layout: Layout, asked: dict[str, str], id_: str, message: str) -> None:
     for instance in ("main", "other"):
         keep(layout, instance, 1)
-    with pytest.raises(FindingError, match=message):
+    with pytest.raises(FindingError, match=message) as refused:
         ask(layout, **asked)
+    assert refused.value.finding.id == id_ and refused.value.finding.fix
 
 
 def test_an_unknown_release_is_refused_with_what_speaks_for_the_known_ones(layout: Layout) -> None:

@@ -94,13 +94,14 @@ def test_a_key_is_never_repeated_in_a_message() -> None:
 
 def test_what_must_be_there_is_named() -> None:
     without = {k: v for k, v in GOOD.items() if k != "model"}
-    assert only(without).subject == "specdec_instances[main].model on ct200"
+    finding = only(without)
+    assert (finding.id, finding.subject) == ("variable.missing", "specdec_instances[main].model on ct200")
 
 
 def test_a_list_is_wanted() -> None:
     merged, findings = schema.instances("ct200", {"name": "main"}, {})
     assert merged == []
-    assert [one.subject for one in findings] == ["specdec_instances on ct200"]
+    assert [(one.id, one.subject) for one in findings] == [("variable.type", "specdec_instances on ct200")]
     assert findings[0].expected == "a list"
 
 
@@ -111,7 +112,8 @@ def test_two_instances_share_neither_name_nor_port() -> None:
 
 def test_a_misspelt_variable_is_told_the_nearest_name() -> None:
     findings = schema.check_names("ct200", ["specdec_instnaces", "specdec_root", "specdec_demo_state", "other"])
-    assert [(one.subject, one.fix.partition(";")[0]) for one in findings] == [("specdec_instnaces on ct200", "write specdec_instances")]
+    said = [(one.id, one.subject, one.fix.partition(";")[0]) for one in findings]
+    assert said == [("variable.unknown", "specdec_instnaces on ct200", "write specdec_instances")]
 
 
 def test_secrets_are_taken_out_by_instance() -> None:

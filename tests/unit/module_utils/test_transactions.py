@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import types
 import typing as t
 from pathlib import Path
 
 import pytest
 
-from ansible_collections.specdec.serving.plugins.module_utils import gates, releases, transactions, units
+from ansible_collections.specdec.serving.plugins.module_utils import adoptions, gates, releases, transactions, units
 from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, OK, Finding, FindingError
 from ansible_collections.specdec.serving.plugins.module_utils.layout import Layout
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
@@ -300,16 +301,20 @@ def test_engine_that_does_not_stop_is_named(host: Host) -> None:
     assert host.running == one
 
 
-@pytest.mark.parametrize("missing", ["environment", "secret", "release"])
-def test_incomplete_release_is_refused_before_anything_is_touched(host: Host, missing: str) -> None:
+@pytest.mark.parametrize(
+    ("missing", "id_"),
+    [("environment", "transaction.environment-missing"), ("secret", "transaction.secret-missing"), ("release", "release.broken")],
+)
+def test_incomplete_release_is_refused_before_anything_is_touched(host: Host, missing: str, id_: str) -> None:
     one = host.release(1)
     host.job(release=one)
     two = host.release(2, secrets={"api_key": {"option": "api-key", "version": "v"}} if missing == "secret" else {})
     if missing == "environment":
         (host.layout.environment("abc") / ".complete").unlink()
     host.calls.clear()
-    with pytest.raises(FindingError):
+    with pytest.raises(FindingError) as refused:
         host.job(release="0000" if missing == "release" else two)
+    assert refused.value.finding.id == id_ and refused.value.finding.fix
     assert host.calls == []
     serves(host, one)
 
@@ -446,3 +451,96 @@ def test_description_for_a_person(host: Host, monkeypatch: pytest.MonkeyPatch) -
     assert (seen["release"], seen["running"], seen["healthy"], seen["way_back"]) == (two, two, True, [one])
     (host.layout.release("main", two) / "launch.py").unlink()
     assert transactions.describe(host.layout, "main", host.runner)["problem"]["id"] == "release.broken"
+
+
+# What is told, and with which way out
+
+
+def failing(host: Host, monkeypatch: pytest.MonkeyPatch, verb: str, words: str) -> None:
+    """systemd refuses this from now on."""
+    real = host.runner
+
+    def runner(argv: t.Sequence[str], **options: t.Any) -> Completed:
+        return Completed(1, "", words) if argv[1] == verb else real(argv, **options)
+
+    monkeypatch.setattr(host, "runner", runner)
+
+
+@pytest.mark.parametrize(
+    ("step", "id_", "verdict", "message", "served"),
+    [
+        ("gating", "transaction.interrupted", "warning", "was interrupted and taken back", 0),
+        ("committed", "transaction.recovered", "ok", "was committed: it stays", 1),
+    ],
+)
+def test_what_became_of_an_interrupted_switch_is_told(host: Host, step: str, id_: str, verdict: str, message: str, served: int) -> None:
+    both = host.release(1), host.release(2)
+    host.job(release=both[0])
+    releases.flip(host.layout, "main", both[1])
+    (host.units / UNIT).write_text(releases.load(host.layout, "main", both[1]).unit, encoding="utf-8")
+    host.loaded = host.unit_text()
+    host.active = False
+    host.start()
+    record = {"schema": 1, "id": "t", "what": "switch", "step": step, "from": both[0], "to": both[1], "at": {}}
+    (host.layout.instance("main") / "transaction.json").write_text(json.dumps(record), encoding="utf-8")
+    finding = host.job(transactions.recover)["findings"][0]
+    assert (finding["id"], finding["verdict"], finding["subject"]) == (id_, verdict, "instance main")
+    assert message in finding["message"]
+    assert (verdict == "ok") is (finding["fix"] == "")
+    serves(host, both[served])
+
+
+def test_a_unit_that_systemd_does_not_start_is_told_and_a_first_deploy_taken_back(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(host, monkeypatch, "start", "Unit is masked.")
+    result = host.job(release=host.release(1))
+    (finding,) = [one for one in result["findings"] if one["id"] == "transaction.start"]
+    assert not result["ok"] and (finding["verdict"], finding["subject"], finding["evidence"]) == ("error", UNIT, "Unit is masked.")
+    assert "systemctl status %s" % UNIT in finding["fix"]
+    serves(host, None)
+
+
+def test_a_boot_guard_that_cannot_be_enabled_stops_the_switch_and_is_tried_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = host.release(1)
+    with monkeypatch.context() as patch:
+        failing(host, patch, "enable", "Read-only file system")
+        with pytest.raises(FindingError) as refused:
+            host.job(release=one)
+    finding = refused.value.finding
+    assert (finding.id, finding.verdict, finding.evidence) == ("transaction.systemd", ERROR, "Read-only file system")
+    assert finding.subject == "systemctl enable --quiet specdec-recover.service" and finding.fix
+    serves(host, None)
+    assert host.job(release=one)["ok"] and "specdec-recover.service" in host.enabled
+
+
+def test_an_adopted_unit_that_is_gone_is_not_gone_back_to(host: Host) -> None:
+    one = host.release(1)
+    host.job(release=one)
+    ask = {"served_model": "m", "prompts": ["p"], "health": "/health"}
+    timeouts = {"start": 1, "stop": 1, "gate": 1}
+    adopted = adoptions.compose("main", "sglang.service", "sglang", ("127.0.0.1", 30000), {}, timeouts, ask)
+    releases.store(host.layout, adopted)
+    host.calls.clear()
+    with pytest.raises(FindingError) as refused:
+        host.job(transactions.rollback, release=adopted.id)
+    finding = refused.value.finding
+    assert (finding.id, finding.verdict, finding.expected) == ("transaction.unit-gone", ERROR, "loaded")
+    assert adopted.id in finding.subject and "sglang.service" in finding.subject
+    assert finding.fix == "bring the unit back, or go to another release: specdec status main"
+    assert host.calls == []
+    serves(host, one)
+
+
+def test_a_user_that_cannot_be_made_is_told_in_systemds_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(user: str) -> t.Any:
+        raise KeyError(user)
+
+    monkeypatch.setattr(releases, "SYSUSERS", tmp_path / "sysusers.d")
+    monkeypatch.setattr(transactions, "pwd", types.SimpleNamespace(getpwnam=nobody))
+    layout = Layout(tmp_path / "root")
+    with pytest.raises(FindingError) as refused:
+        release = {"instance": "main", "environment": "abc"}
+        transactions.prepare_user(layout, release, lambda *_words, **_options: Completed(1, "", "Failed to write /etc/passwd"))
+    finding = refused.value.finding
+    assert (finding.id, finding.verdict, finding.subject) == ("transaction.user", ERROR, "user specdec-main")
+    assert finding.evidence == "Failed to write /etc/passwd" and "specdec-main by hand" in finding.fix
+    assert not layout.root.exists()

@@ -97,6 +97,9 @@ def test_a_wheel_of_the_commit_is_built_with_its_variables_and_known_by_its_hash
     (builder.repository / "kernels" / "backend.py").write_text("later, and broken")
     builder.git("commit", "--quiet", "-am", "later")
     result = builder.build()
+    (done,) = result["findings"]
+    assert (done["id"], done["verdict"], done["subject"]) == ("wheel.built", "ok", "tiny-kernel")
+    assert builder.commit in done["message"] and done["found"] == "tiny_kernel-1.0-py3-none-any.whl"
     wheel = result["wheel"]
     path = builder.layout.wheels / wheel["sha256"] / "tiny_kernel-1.0-py3-none-any.whl"
     assert wheel["path"] == str(path)

@@ -124,6 +124,17 @@ def test_what_cannot_be_fetched_is_said_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_fails_for_another_reason_than_the_network_is_told_in_uvs_words(tmp_path):
+    def broken(_argv, **_options):
+        return Completed(2, "", "error: Failed to write to the target: Permission denied")
+
+    with pytest.raises(FindingError) as caught:
+        hosttools.host_uv(tmp_path, broken, "uv", "x86_64")
+    finding = caught.value.finding
+    assert (finding.id, finding.verdict, finding.subject) == ("tools.fetch", "error", "controller")
+    assert finding.message.startswith("uv==") and "Permission denied" in finding.evidence and finding.fix
+
+
 def test_uv_is_found_on_the_path_then_beside_python(tmp_path, monkeypatch):
     for name in ("path", "beside"):
         (tmp_path / name).mkdir()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import types
 import typing as t
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.specdec.serving.plugins.module_utils import checks
+from ansible_collections.specdec.serving.plugins.module_utils.findings import FindingError
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
 from specdec import main
 
@@ -71,6 +73,10 @@ def test_unknown_instance_names_the_known(tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "instances" / "main").mkdir(parents=True)
     assert call(tmp_path, "status", "mian") == 1
     assert "expected: main" in capsys.readouterr().err
+    with pytest.raises(FindingError) as refused:
+        main._instances(argparse.Namespace(root=str(tmp_path), instance="mian"))
+    assert (refused.value.finding.id, refused.value.finding.subject) == ("instance.unknown", "instance mian")
+    assert refused.value.finding.fix == "name one of these"
 
 
 def test_rollback_without_a_way_back_is_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
