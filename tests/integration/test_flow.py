@@ -47,7 +47,7 @@ def test_deploy_as_written_beside_an_older_copy(fleet: Fleet, older: Path) -> No
     assert run.rc == 0, run.text[-6000:]
     assert "this is the older copy" not in run.text
     assert "release %s serves" % fleet.release()["id"] in run.text
-    assert re.search(r"checks .*\d+ ok", run.text)
+    assert re.search(r"^ *checks +\d+ not applicable, \d+ ok$", run.text, re.MULTILINE), re.findall("checks .*", run.text)
     assert re.search(r"ready +[\d.]+ s after the start", run.text)
     assert re.search(r"completion +.{10}", run.text)
     assert run.acceptance() > 1.3
@@ -57,6 +57,20 @@ def test_deploy_as_written_beside_an_older_copy(fleet: Fleet, older: Path) -> No
     left_alone = yaml.safe_load((CHECKOUT / "demo" / "reference" / "expected.yml").read_text())["left_alone"]
     for kind in ("mode_only", "other_package"):
         assert "not captured: %s" % left_alone[kind] in run.text
+
+
+def test_every_check_of_a_clean_deploy_is_ok_or_not_applicable_and_those_of_gpus_are_named(fleet: Fleet) -> None:
+    note = fleet.sh("ct200", "cat %s/instances/main/proven/%s.json" % (ROOT, fleet.release()["id"]))
+    found = json.loads(note)["findings"]
+    assert [one for one in found if one["verdict"] not in ("ok", "not applicable")] == []
+    assert [one for one in found if not (one["subject"] and one["message"])] == []
+    verdicts = {one["id"]: one["verdict"] for one in found}
+    for check in ("lock.satisfied", "record.changed", "overlay.applied", "import.engine", "algorithm.recognised", "arguments.accepted"):
+        assert verdicts[check] == "ok", check
+    # the lane for the CPU: nothing there that a GPU would have to answer
+    gpus = [one for one in found if one["id"] in ("abi.gpu-architecture", "abi.driver-symbol")]
+    assert {(one["verdict"], one["message"], bool(one["evidence"])) for one in gpus} == {("not applicable", "this lane uses none", True)}
+    assert len(gpus) == 2
 
 
 def test_the_overlay_is_exactly_what_was_changed_by_hand(fleet: Fleet) -> None:
