@@ -19,7 +19,8 @@ from ansible_collections.specdec.serving.plugins.module_utils import environment
 from . import reports
 
 TESTS = Path(__file__).resolve().parents[2]
-COLLECTED = runpy.run_path(str(TESTS / "lint" / "documented.py"), run_name="documented")["finding_ids"]()
+DOCUMENTED = runpy.run_path(str(TESTS / "lint" / "documented.py"), run_name="documented")
+COLLECTED = DOCUMENTED["finding_ids"]()
 
 #: The checks of areas whose ids are put together with what a table holds.
 TABLES: dict[str, t.Iterable[str]] = {
@@ -57,6 +58,10 @@ def unnamed(wanted: t.Iterable[str], named: t.Sequence[set[str]]) -> list[str]:
 def test_every_area_whose_ids_are_put_together_has_its_table() -> None:
     assert COLLECTED.open == set(TABLES)
     assert all(TABLES.values())
+
+
+def test_the_page_names_every_id_and_no_other() -> None:
+    assert sorted(ids() ^ DOCUMENTED["written_ids"]()) == []
 
 
 def test_every_id_of_a_finding_is_named_by_a_test() -> None:
