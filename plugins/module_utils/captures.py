@@ -53,6 +53,7 @@ class Release:
 class _Scan:
     hashes: t.Mapping[str, t.Optional[str]]
     added: tuple[str, ...]
+    stamps: t.Mapping[str, t.Optional[tuple[int, int, int]]]
 
 
 def capture(
@@ -221,7 +222,17 @@ def _scan(site_packages: Path, dist: records.Distribution, dists: t.Iterable[rec
     added = tuple(sorted(path for path in records.tree(site_packages, dist.packages()) if path not in known))
     wanted = {path: (str(site_packages / path), row.algorithm) for path, row in _own(dist).items()}
     wanted.update((path, (str(site_packages / path), "sha256")) for path in added if _may_be_source(site_packages / path, path in binaries))
-    return _Scan(records.hash_files(wanted), added)
+    # an editor that truncates a file before it writes leaves the same nothing there each time: its times tell
+    stamps = {path: _stamp(Path(place)) for path, (place, _algorithm) in wanted.items()}
+    return _Scan(records.hash_files(wanted), added, stamps)
+
+
+def _stamp(path: Path) -> t.Optional[tuple[int, int, int]]:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _may_be_source(path: Path, named: bool) -> bool:

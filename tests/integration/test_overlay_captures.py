@@ -153,13 +153,14 @@ def test_a_checkout_is_captured_over_the_wheel_of_its_release(reference: Referen
 
 
 def test_a_file_that_changes_while_it_is_captured_is_refused_and_then_captured(reference: Reference) -> None:
-    # systemd reads a per cent sign, too
-    write = "while :; do date +%%%%N > %s/engine/core.py; done" % SITE
-    reference.sh('systemd-run --quiet --collect --unit=editor sh -c "%s"' % write)
+    # so much to read that the editor gets its turn meanwhile, however busy the machine is
+    reference.sh("cd %s/engine && for n in $(seq 5000); do echo $n > many$n.py; done" % SITE)
+    write = "import itertools; [open('%s/engine/core.py', 'w').write(str(n)) for n in itertools.count()]" % SITE
+    reference.sh('systemd-run --quiet --collect --unit=editor python3 -c "%s"' % write)
     try:
         rc, text = reference.capture()
     finally:
-        reference.sh("systemctl stop editor")
+        reference.sh("systemctl stop editor; rm %s/engine/many*.py" % SITE)
     assert rc != 0
     assert "the overlay of engine on ct129 could not be captured; nothing was changed" in text
     assert "its files change while they are read" in text
