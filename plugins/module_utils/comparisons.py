@@ -83,30 +83,29 @@ def engine(snapshot: Snapshot, wanted: t.Mapping[str, str]) -> Finding:
 
 
 def pins(snapshot: Snapshot, wanted: t.Mapping[str, t.Any]) -> Finding:
-    """``parity.pins``: every pinned package is installed at its version; a pin of flashinfer is one of all its parts that are there."""
+    """``lock.pins``: every pinned package is installed at its version; that all parts of flashinfer have one is ``parity.flashinfer``."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     packages = snapshot["packages"]
     wrong, held = [], []
     for name, pin in sorted(wanted.items()):
         version = str(pin.get("version", "") if isinstance(pin, dict) else pin)
-        parts = [one for one in packages if one.startswith("flashinfer-")] if name == "flashinfer" else [records.normalized(name)]
-        for part in parts or [parity.FLASHINFER[0]]:
-            if part not in packages:
-                wrong.append("%s is not installed, pinned is %s" % (part, version or "a build of its own"))
-                continue
-            if not version:
-                continue  # a pin by address or commit names no version
-            try:
-                range_ = SpecifierSet(version if version[0] in "<>=!~" else "==%s" % version)
-                fits = range_.contains(packages[part], prereleases=True)
-            except InvalidSpecifier:
-                fits = packages[part] == version
-            (held if fits else wrong).append("%s %s" % (part, packages[part]) + ("" if fits else ", pinned is %s" % version))
+        part = parity.FLASHINFER[0] if name == "flashinfer" else records.normalized(name)
+        if part not in packages:
+            wrong.append("%s is not installed, pinned is %s" % (part, version or "a build of its own"))
+            continue
+        if not version:
+            continue  # a pin by address or commit names no version
+        try:
+            range_ = SpecifierSet(version if version[0] in "<>=!~" else "==%s" % version)
+            fits = range_.contains(packages[part], prereleases=True)
+        except InvalidSpecifier:
+            fits = packages[part] == version
+        (held if fits else wrong).append("%s %s" % (part, packages[part]) + ("" if fits else ", pinned is %s" % version))
     if not wrong:
-        return Finding("parity.pins", OK, _name(snapshot), "every pinned package has its version", ", ".join(held))
+        return Finding("lock.pins", OK, _name(snapshot), "every pinned package has its version", ", ".join(held))
     return Finding(
-        "parity.pins",
+        "lock.pins",
         ERROR,
         _name(snapshot),
         "what is pinned is not what is installed",

@@ -91,11 +91,11 @@ class Parts:
         """What a resolver, and parity, reads of a wheel."""
         self._write(name, version, {}, realwheels.Wheel(name, version).metadata())
 
-    def torch(self, version: str, lane: str, *cuda: str) -> None:
-        """What compiled packages take from torch."""
+    def torch(self, version: str, lane: str, *cuda: str, more: t.Sequence[str] = ()) -> None:
+        """What compiled packages take from torch; ``more`` of its libraries."""
         wheel = realwheels.Wheel("torch", version)
         names = ("libc10.so", "libc10_cuda.so", "libtorch.so", "libtorch_cpu.so", "libtorch_cuda.so", "libtorch_global_deps.so")
-        files = wheel.excerpts(*("torch/lib/" + name for name in names), rename=_here)
+        files = wheel.excerpts(*("torch/lib/" + name for name in (*names, *more)), rename=_here)
         files["torch/version.py"] = b"__version__ = '%s+%s'\n" % (version.encode(), lane.encode())
         self._write("torch", version, files, wheel.metadata(), cuda)
 

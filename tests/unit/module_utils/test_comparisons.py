@@ -45,7 +45,7 @@ def verdicts(one: t.Mapping[str, t.Any], wanted: t.Mapping[str, t.Any]) -> dict[
 
 #: id → what it is compared with and what it says; for each the good case is that of the unchanged snapshot.
 CASES: dict[str, tuple[dict[str, t.Any], dict[str, t.Any], str]] = {
-    "parity.pins": (snapshot(), {"pins": {"torch": "2.10.0"}}, ERROR),
+    "lock.pins": (snapshot(), {"pins": {"torch": "2.10.0"}}, ERROR),
     "parity.hosts": (snapshot(), {"snapshot": snapshot(torch="2.10.0+cu130")}, ERROR),
     "parity.packages": (snapshot(), {"snapshot": snapshot(requests="2.31")}, WARNING),
     "parity.source": (snapshot(), {"snapshot": snapshot(edits={"sglang/x.py": "0" * 64})}, ERROR),
@@ -107,4 +107,4 @@ def test_a_source_tree_cannot_be_compared() -> None:
     ],
 )
 def test_pins(pins: dict[str, t.Any], verdict: str) -> None:
-    assert verdicts(snapshot(), {"pins": pins})["parity.pins"] == verdict
+    assert verdicts(snapshot(), {"pins": pins})["lock.pins"] == verdict

@@ -118,6 +118,13 @@ def test_diagnosis_names_cause_and_command(tmp_path: Path, monkeypatch: pytest.M
     assert "systemctl restart specdec-main.service" in said
 
 
+def test_diagnosis_of_a_unit_that_was_made_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(main, "run", lambda argv, **_k: asked.extend(argv) or Completed(0, "" if "--dmesg" in argv else "serving\n", ""))
+    assert call(tmp_path, "diagnose", "vllm.service") == 0
+    assert "--unit=vllm.service" in asked
+
+
 def test_diagnosis_of_a_healthy_instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "instances" / "main").mkdir(parents=True)
     monkeypatch.setattr(main, "run", lambda argv, **_k: Completed(0, "" if "--dmesg" in argv else "serving\n", ""))

@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("--skip", action="append", default=[], metavar="ID", help="leave out a check by its id; may be repeated")
     verify.add_argument("--diff", action="store_true", help="show what was edited of the overlays' files")
     diagnose = command("diagnose", _diagnose, "why an instance crashed, from its journal since the last start")
-    diagnose.add_argument("instance", nargs="?")
+    diagnose.add_argument("instance", nargs="?", help="or a unit that was made by hand, as NAME.service")
     back = command("rollback", _rollback, "serve an earlier release again")
     back.add_argument("instance")
     back.add_argument("release", nargs="?", help="default: the one that served before")
@@ -280,7 +280,9 @@ def _print_progress(stage: str, message: str, **_data: t.Any) -> None:
 
 
 def _diagnose(options: argparse.Namespace) -> int:
-    results = [diagnosis.last_start(unit_name(name), run) for name in _instances(options)]
+    by_hand = (options.instance or "").endswith(".service")
+    names = [options.instance] if by_hand else [unit_name(name) for name in _instances(options)]
+    results = [diagnosis.last_start(name, run) for name in names]
     for result in results:
         print(result.text())
     return 1 if worst(result.finding for result in results) == ERROR else 0
