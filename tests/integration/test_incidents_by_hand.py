@@ -34,8 +34,8 @@ SERVER = {
     "gpus": {"source": "nvml", "driver": "580.95.05", "devices": [{"compute_capability": "12.0"}]},
     "pythons": [{"version": "3.11.2", "implementation": "cpython", "headers": True, "path": "/usr/bin/python3"}],
 }
-#: Files, and what else a run could leave; the first login changes its home.
-UNTOUCHED = "(%s) | grep -v '^/home/engineer '; systemctl list-units --all --no-legend --plain 'specdec*'" % flow.FILES.strip("; ")
+#: Files, and what else a run could leave; the first login and sudo change their user's home.
+UNTOUCHED = "(%s) | grep -v '^/home/engineer[ /]'; systemctl list-units --all --no-legend --plain 'specdec*'" % flow.FILES.strip("; ")
 
 #: A double of the engine: it talks and dies as vLLM does; the error that it dies of is flashinfer's own.
 VLLM = """import os
