@@ -38,6 +38,9 @@ def build(fleet: Fleet, hub: Hub, token: str, *arguments: str) -> Run:
 
 
 def test_a_model_is_fetched_from_a_hub_and_its_token_stays_hidden(fleet: Fleet, hub: Hub) -> None:
+    # pins and environment are there, whichever test came first: a plan without them says nothing of models
+    ready = fleet.deploy("--tags", "build")
+    assert ready.rc == 0, ready.text[-3000:]
     checked = build(fleet, hub, TOKEN, "--check")
     assert checked.rc == 0, checked.text[-3000:]
     assert "fetch org/target at %s from the hub" % REVISION in checked.text and hub.seen == []
