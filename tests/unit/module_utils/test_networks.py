@@ -84,14 +84,6 @@ def refusal(function: t.Callable[..., t.Any], *arguments: t.Any) -> Finding:
     return caught.value.finding
 
 
-def test_a_lock_is_made_through_the_proxy_and_says_nothing_of_the_way(site: Site) -> None:
-    made = lock(site.network)
-    assert made.versions == {"sglang": "0.5.9", "torch": "2.9.1"}
-    assert {host for _method, host in site.proxy.seen} == {"%s:%d" % (NAME, site.index.server.server_port)}
-    text = made.text()
-    assert not [word for word in (*SECRETS, NAME, "bob") if word in text]
-
-
 def test_an_unmodified_package_is_fetched_the_same_way(site: Site, tmp_path: Path) -> None:
     base = {"name": "sglang", "version": "0.5.9"}
     fetched = basewheels.fetch(tmp_path / "bases", controller.networked(site.network), base, "3.12", "x86_64")
@@ -104,14 +96,6 @@ def test_an_unmodified_package_is_fetched_the_same_way(site: Site, tmp_path: Pat
 def test_the_hosts_tools_are_fetched_the_same_way(site: Site, tmp_path: Path) -> None:
     finding = refusal(hosttools.host_uv, tmp_path / "tools", controller.networked({**site.network, "ca": None}), None, "x86_64")
     assert (finding.id, "uv==" in finding.subject) == ("network.certificate", True)
-
-
-def test_without_the_variable_the_controllers_own_environment_holds(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ready = networks.prepared(networks.described(site.network), tmp_path, {})
-    for name, value in ready.environment().items():
-        monkeypatch.setenv(name, value)
-    assert lock({}).versions["torch"] == "2.9.1"
-    assert lock({"no_proxy": ["elsewhere.internal"]}).versions["torch"] == "2.9.1"
 
 
 @pytest.mark.parametrize(

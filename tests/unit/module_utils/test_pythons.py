@@ -34,7 +34,7 @@ def archive(*left_out: str, extra: t.Optional[t.Mapping[str, bytes]] = None) -> 
     """A stand-in for an archive of Python: what it holds tells the facts of the one that runs this, but for the headers."""
     facts = json.dumps({"version": VERSION, "implementation": "cpython", "build": sys.version})[:-1]
     header = "include/python%s/Python.h" % MINOR
-    answer = '[ -e "$(dirname "$0")/../%s" ] && headers=true || headers=false\necho \'%s, "headers": \'$headers\'}\'\n'
+    answer = '[ -e "$(dirname "$0")/../%s" ] && headers=true || headers=false\nprintf "%%s\\n" \'%s, "headers": \'$headers\'}\'\n'
     members = {
         "python/lib/python%s/_sysconfigdata__linux_%s-linux-gnu.py"
         % (MINOR, MACHINE): b"# system configuration generated and used by the sysconfig module\nbuild_time_vars = {}\n",
