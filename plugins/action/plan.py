@@ -20,6 +20,7 @@ from ansible_collections.specdec.serving.plugins.module_utils import (
     releasefacts,
     schema,
 )
+from ansible_collections.specdec.serving.plugins.module_utils.layout import Layout
 from ansible_collections.specdec.serving.plugins.plugin_utils import controller, hosttools
 from ansible_collections.specdec.serving.plugins.plugin_utils.layers import Layers
 from ansible_collections.specdec.serving.plugins.plugin_utils.pins import Pins
@@ -73,6 +74,7 @@ class ActionModule(ActionBase):
             "ports": [releasefacts.address(one)[1] for one in instances],
             "secrets": schema.secrets(instances),
             "prefix": pythons.wanted(arguments["python"]).prefix,
+            "models": [releasefacts.models_on_host(Layout(arguments["root"]), one) for one in instances],
         }
         return self._execute_module(module_name="specdec.serving.gather", module_args=asked, task_vars=task_vars)
 

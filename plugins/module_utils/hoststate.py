@@ -17,7 +17,7 @@ import shutil
 import typing as t
 from pathlib import Path
 
-from . import artifacts, gates, gpus, pythons, releases, units
+from . import artifacts, gates, gpus, modelfiles, pythons, releases, units
 from .engines_http import Client
 from .layout import JOB_UNIT, MARKER, SCHEMA, Layout, unit_name
 from .runners import Runner
@@ -34,6 +34,7 @@ def gather(
     ports: t.Sequence[int] = (),
     secrets: t.Optional[t.Mapping[str, t.Mapping[str, str]]] = None,
     prefix: str = "",
+    models: t.Sequence[t.Sequence[str]] = (),
 ) -> dict[str, t.Any]:
     """Everything the controller decides by.
 
@@ -43,6 +44,7 @@ def gather(
     :param secrets: per instance and name the value that is wanted; answered with the stored version
         that holds exactly it. Values are never part of the answer.
     :param prefix: a directory that may hold a Python besides.
+    :param models: directories of models that are to be read, a model with its draft.
     """
     layout = Layout(root)
     return {
@@ -55,6 +57,7 @@ def gather(
         "wheels": sorted(p.name for p in _children(layout.wheels)),
         "overlays": sorted(p.name for p in _children(layout.overlays)),
         "models": sorted(str(p.relative_to(layout.models).parent) for p in layout.models.glob("**/" + MARKER)),
+        "model_files": modelfiles.describe(models),
         "environments": {p.name: _json(p / "environment.json") for p in _children(layout.environments) if (p / MARKER).exists()},
         "instances": _instances(layout, runner),
         "secrets": _secret_versions(layout, secrets or {}),

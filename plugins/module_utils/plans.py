@@ -694,10 +694,9 @@ class Planner:
     def _model(self, instance: t.Mapping[str, t.Any], part: str) -> t.Optional[str]:
         model = instance[part]
         where = "specdec_instances[%s].%s" % (instance["name"], part)
-        if model.get("path"):
-            return model["path"]
-        if model.get("repo"):
-            return str(self.layout.models / hub.place(model["repo"], model["revision"]))
+        place = releasefacts.model_on_host(self.layout, model)
+        if place:
+            return place
         source = model["directory"]
         if not os.path.isfile(os.path.join(source, "config.json")):
             self.refuse(

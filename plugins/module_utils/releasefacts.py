@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from . import arguments, probes, releases, schema, stacks, units
+from . import models as hub
 from .layout import Layout
 
 DEFAULT_HOST = "127.0.0.1"
@@ -59,6 +60,17 @@ def compose(
 def address(instance: Instance) -> tuple[str, int]:
     """Where the instance listens: host and port."""
     return instance.get("host", DEFAULT_HOST), instance.get("port", DEFAULT_PORT)
+
+
+def model_on_host(layout: Layout, model: t.Mapping[str, t.Any]) -> t.Optional[str]:
+    """Where a model is served from, None for one that is sent from the controller: its place depends on its content."""
+    return model.get("path") or (str(layout.models / hub.place(model["repo"], model["revision"])) if model.get("repo") else None)
+
+
+def models_on_host(layout: Layout, instance: Instance) -> list[str]:
+    """The same for an instance's model and draft."""
+    places = [model_on_host(layout, instance[part]) for part in ("model", "draft") if instance.get(part)]
+    return [place for place in places if place]
 
 
 def timeouts(instance: Instance) -> dict[str, int]:

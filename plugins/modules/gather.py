@@ -33,6 +33,11 @@ options:
     description: A directory that may hold a Python besides those that are found anyway.
     type: str
     default: ""
+  models:
+    description: Directories of models of which configuration, tokenizer and the headers of the weights are read, each model with its draft.
+    type: list
+    elements: list
+    default: []
 attributes:
   check_mode:
     support: full
@@ -53,7 +58,7 @@ RETURN = r"""
 state:
   description:
     - What the host is (C(os), C(systemd), C(memory), C(disk), C(gpus), C(pythons)), what it holds
-      (C(tools), C(wheels), C(overlays), C(models), C(environments)), and what serves (C(instances), C(listeners), C(job)).
+      (C(tools), C(wheels), C(overlays), C(models), C(model_files), C(environments)), and what serves (C(instances), C(listeners), C(job)).
   returned: success
   type: dict
 """
@@ -71,10 +76,11 @@ def main() -> None:
             "ports": {"type": "list", "elements": "int", "default": []},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "prefix": {"type": "str", "default": ""},
+            "models": {"type": "list", "elements": "list", "default": []},
         },
         supports_check_mode=True,
     )
-    asked = {name: module.params[name] for name in ("root", "ports", "secrets", "prefix")}
+    asked = {name: module.params[name] for name in ("root", "ports", "secrets", "prefix", "models")}
     state = hoststate.gather(runner=module_runner(module), **asked)
     module.exit_json(changed=False, state=state)
 
