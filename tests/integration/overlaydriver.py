@@ -10,7 +10,6 @@ Started with the host's program on PYTHONPATH.
 
     overlaydriver.py build WHICH          build ``plain`` or ``overlaid`` below $ROOT; the job's result as JSON
     overlaydriver.py build WHICH WHAT     and do WHAT where the overlay begins: ``fill`` the disk, ``remount`` it read-only
-    overlaydriver.py worker POINT         build ``overlaid``, killed at this point
     overlaydriver.py kills ALL INSIDE     kill at ALL points, INSIDE of them while files are laid over; a JSON line for each
 """
 
@@ -18,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import os
 import platform
 import shutil
@@ -105,19 +105,33 @@ def do(what: str) -> t.Callable[[str, int, str], None]:
     return at
 
 
-def worker(chosen: int) -> None:
-    """Note every point, and end at the chosen one as if the power had gone."""
+def worker(which: str, chosen: int) -> None:
+    """Note every point, and end at the chosen one, with all that was started, as if the power had gone."""
+    os.setsid()
     with POINTS.open("w", encoding="utf-8") as stream:
 
         def at(stage: str, number: int, event: str) -> None:
             if number:
                 os.write(stream.fileno(), ("%s\t%d\t%s\n" % (stage, number, event)).encode())
             if number == chosen and number:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.killpg(0, signal.SIGKILL)
 
-        result = build("overlaid", at)
+        result = build(which, at)
     if not result["ok"]:
         sys.exit(json.dumps(result["findings"]))
+
+
+def forked(which: str, chosen: int = 0) -> int:
+    """The exit status of a build in a process of its own, which need not read Python's modules again; negative where it was killed."""
+    process = multiprocessing.get_context("fork").Process(target=worker, args=(which, chosen))
+    process.start()
+    process.join()
+    return t.cast("int", process.exitcode)
+
+
+def points() -> list[list[str]]:
+    """What the last build noted: stage, number and event of each."""
+    return [line.split("\t") for line in POINTS.read_text(encoding="utf-8").splitlines()]
 
 
 def contents(directory: Path, but: str = "") -> str:
@@ -131,23 +145,15 @@ def contents(directory: Path, but: str = "") -> str:
     return value.hexdigest()
 
 
-def unit(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A worker as a unit of systemd: when it is killed, all that it started is, too."""
-    command = ["systemd-run", "--wait", "--pipe", "--quiet", "--collect", "--setenv=PYTHONPATH=" + os.environ["PYTHONPATH"]]
-    return subprocess.run(
-        [*command, sys.executable, "-B", str(HERE / "overlays_under_fire.py"), *arguments], capture_output=True, text=True, check=False
-    )
-
-
-def chosen(points: t.Sequence[t.Sequence[str]], count: int, inside: int) -> list[int]:
+def chosen(noted: t.Sequence[t.Sequence[str]], count: int, inside: int) -> list[int]:
     """So many points: INSIDE while files are laid over, and of the rest most where the steps are, few in the one that links files."""
 
     def evenly(found: t.Sequence[t.Sequence[str]], wanted: int) -> list[int]:
         return [int(found[round(step * (len(found) - 1) / max(1, wanted - 1))][1]) for step in range(wanted)]
 
-    laying = [one for one in points if one[0] == APPLYING]
-    linking = [one for one in points if one[0] == "own"]
-    steps = [one for one in points if one[0] not in (APPLYING, "own")]
+    laying = [one for one in noted if one[0] == APPLYING]
+    linking = [one for one in noted if one[0] == "own"]
+    steps = [one for one in noted if one[0] not in (APPLYING, "own")]
     outside = count - inside
     return sorted({*evenly(laying, inside), *evenly(linking, outside // 4), *evenly(steps, outside - outside // 4)})
 
@@ -156,32 +162,31 @@ def kills(count: int, inside: int) -> None:
     """Kill at each point; after it nothing half counts and what serves is untouched, and the next run converges."""
     environment = PLACE.environment(spec("overlaid")["environment"]["id"])
     serving = PLACE.environment(spec("plain")["environment"]["id"])
-    build("plain", lambda *point: None)
+    forked("plain")
     serve = "import sys, time; print(sys.prefix, flush=True); time.sleep(100000)"
     subprocess.run(["systemctl", "stop", "served"], stderr=subprocess.DEVNULL, check=False)
     subprocess.run(["systemd-run", "--quiet", "--collect", "--unit=served", str(serving / "venv/bin/python"), "-c", serve], check=True)
     pid = served()
     shutil.rmtree(environment, ignore_errors=True)
-    first = unit("worker", "0")
-    points = [line.split("\t") for line in POINTS.read_text(encoding="utf-8").splitlines()]
-    if first.returncode or not points:
-        sys.exit("the first build failed: %s" % first.stderr)
+    if forked("overlaid"):
+        sys.exit("the first build failed")
+    found = points()
     golden, beside, cache = contents(environment), contents(serving), contents(PLACE.uv_cache, "interpreter")
-    for number in chosen(points, count, inside):
+    for number in chosen(found, count, inside):
         shutil.rmtree(environment)
-        unit("worker", str(number))
-        stage, _number, event = POINTS.read_text(encoding="utf-8").splitlines()[-1].split("\t")
+        status = forked("overlaid", number)
+        stage, _number, event = points()[-1]
         complete = sorted(path.parent.name for path in PLACE.environments.glob("*/.complete"))
-        again = unit("worker", "0")
+        again = forked("overlaid")
         told = {
             "point": number,
             "stage": stage,
             "event": event,
+            "killed": status == -signal.SIGKILL,
             "half": complete != [serving.name],
             "untouched": (contents(serving), contents(PLACE.uv_cache, "interpreter"), served()) == (beside, cache, pid),
-            "converged": again.returncode == 0 and contents(environment) == golden and (environment / ".complete").exists(),
+            "converged": again == 0 and contents(environment) == golden and (environment / ".complete").exists(),
             "left": sorted(path.name for path in PLACE.environments.iterdir() if path not in (environment, serving)),
-            "said": again.stderr[-300:],
         }
         print(json.dumps(told), flush=True)
     subprocess.run(["systemctl", "stop", "served"], check=False)
@@ -197,7 +202,5 @@ if __name__ == "__main__":
     command, words = sys.argv[1], sys.argv[2:]
     if command == "build":
         print(json.dumps(build(words[0], do(words[1] if len(words) > 1 else ""))))
-    elif command == "worker":
-        worker(int(words[0]))
     else:
         kills(int(words[0]), int(words[1]))

@@ -20,4 +20,4 @@ def test_no_kill_leaves_a_half_environment_and_the_next_run_converges(host: t.An
         print("%(point)5d  %(stage)-9s %(event)-44.44s %(half)-5s %(untouched)-9s %(converged)-9s" % one)
     assert len(table) == len({one["point"] for one in table}) == 50
     assert sum(one["stage"] == "overlay" for one in table) >= 30
-    assert [one for one in table if one["half"] or not one["untouched"] or not one["converged"] or one["left"]] == []
+    assert [one for one in table if one["half"] or not one["killed"] or not one["untouched"] or not one["converged"] or one["left"]] == []
