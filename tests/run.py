@@ -1,12 +1,13 @@
 # Copyright (c) 2026, specdec.serving contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run every kind of test, show progress, and end with a summary per kind and ``N passed, M failed``.
+"""Run every kind of test, show progress, and end with a summary per kind, what failed and why, and ``N passed, M failed``.
 
     python tests/run.py [--full] [KIND ...]
 
 Each kind is a command that writes ``ok NAME`` and ``not ok NAME`` lines, or a JUnit file. It is red when
-the command fails, when a test fails, and when it has run no test at all. Logs are kept in .state/logs.
+the command fails, when a test fails, and when it has run no test at all. Kinds of different lanes run side by
+side, those of one lane one after another. Logs are kept in .state/logs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import typing as t
 from pathlib import Path
@@ -34,20 +36,25 @@ class Kind:
 
     name: str
     command: tuple[str, ...]
+    lane: int = 0
     full: bool = False
 
 
-def pytest(directory: str) -> tuple[str, ...]:
-    """The command that runs the tests below a directory."""
-    return ("python", "-m", "pytest", "--junit-xml", "{junit}", directory)
+def pytest(*arguments: str) -> tuple[str, ...]:
+    """The command that runs the tests of some files and directories."""
+    return ("python", "-m", "pytest", "--junit-xml", "{junit}", *arguments)
 
+
+#: Whole runs of playbooks, most of them against one fleet of hosts: they stay in one lane.
+FLOWS = "tests/integration/test_*flow*.py"
 
 KINDS = (
     Kind("lint", ("tests/lint/run",)),
+    Kind("flows", pytest(*sorted(str(path.relative_to(CHECKOUT)) for path in CHECKOUT.glob(FLOWS))), lane=1),
     Kind("sanity", ("python", "tests/sanity/run.py")),
     Kind("unit", pytest("tests/unit")),
-    Kind("integration", pytest("tests/integration")),
-    Kind("molecule", ("tests/molecule",)),
+    Kind("integration", pytest("tests/integration", "--ignore-glob=*/" + FLOWS)),
+    Kind("molecule", ("tests/molecule",), lane=1),
     Kind("cores", ("tests/cores",), full=True),
     Kind("pairs", pytest("tests/full"), full=True),
     Kind("faults", ("env", "SPECDEC_FAULTS=all", *pytest("tests/integration/test_faults.py")), full=True),
@@ -56,29 +63,39 @@ KINDS = (
 
 @dataclasses.dataclass
 class Outcome:
-    """How a kind went; ``failures`` names what failed."""
+    """How a kind went; ``failures`` tells of each test that failed its name and, in a line, why."""
 
     kind: Kind
     passed: int
     skipped: int
-    failures: list[str]
+    failures: dict[str, str]
     seconds: float
     log: Path
 
 
-def read_lines(log: Path) -> tuple[int, int, list[str]]:
-    """Passed, skipped and the names of the failed, from ``ok``, ``skipped`` and ``not ok`` lines."""
+def first_line(text: str) -> str:
+    """What a message says first, short enough for a line."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")[:160]
+
+
+def read_lines(log: Path) -> tuple[int, int, dict[str, str]]:
+    """Passed, skipped and the failed, from ``ok``, ``skipped`` and ``not ok NAME: why`` lines."""
     text = log.read_text(errors="replace")
     count = {word: len(re.findall(r"^%s " % word, text, re.MULTILINE)) for word in ("ok", "skipped")}
-    return count["ok"], count["skipped"], re.findall(r"^not ok (.+)", text, re.MULTILINE)
+    return (
+        count["ok"],
+        count["skipped"],
+        {name: first_line(why) for name, why in re.findall(r"^not ok ([^:\n]+):?(.*)", text, re.MULTILINE)},
+    )
 
 
-def read_junit(path: Path) -> tuple[int, int, list[str]]:
-    """Passed, skipped and the names of the failed, from a JUnit file; nothing where there is none."""
-    passed, skipped, failures = 0, 0, []
+def read_junit(path: Path) -> tuple[int, int, dict[str, str]]:
+    """Passed, skipped and the failed, from a JUnit file; nothing where there is none."""
+    passed, skipped, failures = 0, 0, {}
     for case in ElementTree.parse(path).iter("testcase") if path.exists() else ():
-        if case.find("failure") is not None or case.find("error") is not None:
-            failures.append("%s.%s" % (case.get("classname"), case.get("name")))
+        wrong = [*case.findall("failure"), *case.findall("error")]
+        if wrong:
+            failures["%s.%s" % (case.get("classname"), case.get("name"))] = first_line(wrong[0].get("message") or wrong[0].text or "")
         elif case.find("skipped") is not None:
             skipped += 1
         else:
@@ -95,48 +112,74 @@ def last_line(log: Path) -> str:
     return ([line for line in said if line] or ["started"])[-1][:90]
 
 
-def wait(process: subprocess.Popen[bytes], name: str, log: Path) -> int:
-    """The exit status of a process, with progress on the terminal, or as a line now and then."""
-    terminal, started, told = sys.stdout.isatty(), time.monotonic(), time.monotonic()
-    while True:
-        try:
-            status = process.wait(timeout=1)
-        except subprocess.TimeoutExpired:
-            now = time.monotonic()
-            if terminal or now - told >= PATIENCE:
-                told = now
-                line = "  %-12s %4.0f s  %s" % (name, now - started, last_line(log))
-                print("\r\033[K" + line if terminal else line, end="" if terminal else "\n", flush=True)
-        else:
-            if terminal:
-                print("\r\033[K", end="")
-            return status
+class Progress:
+    """What runs at present, shown on the terminal, or told as a line now and then."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, tuple[float, Path]] = {}
+        self.lock = threading.Lock()
+        self.told = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """Print lines, above what is shown of the progress."""
+        with self.lock:
+            print(("\r\033[K" if sys.stdout.isatty() else "") + text, flush=True)
+
+    def show(self) -> None:
+        """Show how far the running kinds are; called about once a second."""
+        now = time.monotonic()
+        lines = ["%-12s %4.0f s  %s" % (name, now - started, last_line(log)) for name, (started, log) in list(self.running.items())]
+        if sys.stdout.isatty():
+            with self.lock:
+                print("\r\033[K  " + " | ".join(line[: 150 // len(lines)] for line in lines), end="", flush=True)
+        elif now - self.told >= PATIENCE:
+            self.told = now
+            self.say("\n".join("  " + line for line in lines))
 
 
-def run(kind: Kind) -> Outcome:
+def run(kind: Kind, progress: Progress) -> Outcome:
     """Run one kind from start to end."""
     log, junit = LOGS / (kind.name + ".log"), LOGS / (kind.name + ".xml")
     junit.unlink(missing_ok=True)
     command = [word.replace("{junit}", str(junit)) for word in kind.command]
-    print("%s: %s" % (kind.name, " ".join(kind.command[:-1] if "{junit}" in kind.command else kind.command)), flush=True)
+    progress.say("%s: %s" % (kind.name, " ".join(word for word in kind.command if word not in ("--junit-xml", "{junit}"))))
     started = time.monotonic()
     with log.open("wb") as stream:
-        process = subprocess.Popen(command, cwd=CHECKOUT, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT)
-        status = wait(process, kind.name, log)
+        progress.running[kind.name] = (started, log)
+        status = subprocess.run(
+            command, cwd=CHECKOUT, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, check=False
+        ).returncode
+        del progress.running[kind.name]
     passed, skipped, failures = read_junit(junit) if "{junit}" in kind.command else read_lines(log)
     if status and not failures:
-        failures.append("%s ended with status %d" % (" ".join(kind.command), status))
+        failures[kind.name] = "%s ended with status %d" % (" ".join(kind.command), status)
     if not passed and not failures:
-        failures.append("no test was run")
+        failures[kind.name] = "no test was run"
     outcome = Outcome(kind, passed, skipped, failures, time.monotonic() - started, log)
-    print("  " + line_of(outcome), flush=True)
+    progress.say("  " + line_of(outcome))
     if failures:
-        for failure in failures:
-            print("    failed: %s" % failure)
-        print("    the end of %s:" % log.relative_to(CHECKOUT))
-        for line in log.read_text(errors="replace").splitlines()[-40:]:
-            print("    | " + line)
+        ending = ["    | " + line for line in log.read_text(errors="replace").splitlines()[-60:]]
+        progress.say("\n".join(["    the end of .state/logs/%s:" % log.name, *ending]))
     return outcome
+
+
+def run_lanes(kinds: t.Sequence[Kind]) -> list[Outcome]:
+    """Run the kinds, the lanes side by side; outcomes in the kinds' order."""
+    progress, outcomes = Progress(), {}
+
+    def follow(lane: int) -> None:
+        for kind in kinds:
+            if kind.lane == lane:
+                outcomes[kind.name] = run(kind, progress)
+
+    lanes = [threading.Thread(target=follow, args=(lane,), daemon=True) for lane in sorted({kind.lane for kind in kinds})]
+    for thread in lanes:
+        thread.start()
+    while any(thread.is_alive() for thread in lanes):
+        time.sleep(1)
+        if progress.running:
+            progress.show()
+    return [outcomes[kind.name] for kind in kinds]
 
 
 def line_of(outcome: Outcome) -> str:
@@ -157,10 +200,12 @@ def main(argv: t.Sequence[str]) -> int:
     chosen = [kind for kind in KINDS if (kind.name in asked.kinds if asked.kinds else asked.full or not kind.full)]
     LOGS.mkdir(parents=True, exist_ok=True)
     os.environ["PATH"] = os.pathsep.join([str(CHECKOUT / ".venv" / "bin"), os.environ.get("PATH", os.defpath)])
-    outcomes = [run(kind) for kind in chosen]
+    outcomes = run_lanes(chosen)
     print("\nsummary")
     for outcome in outcomes:
         print("  " + line_of(outcome))
+        for name, why in outcome.failures.items():
+            print("    %s: %s" % (name, why))
     failed = sum(len(outcome.failures) for outcome in outcomes)
     print("%d passed, %d failed" % (sum(outcome.passed for outcome in outcomes), failed))
     return 1 if failed else 0

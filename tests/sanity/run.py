@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """ansible-test sanity over a copy of the tracked and new files.
 
-    python tests/sanity/run.py [SERIES]     another ansible-core than the controller's, for example 2.20
+    python tests/sanity/run.py [SERIES [OPTION ...]]     another ansible-core than the controller's, for example 2.20;
+                                                         options are ansible-test's
 
 It refuses a tree that does not lie below ``ansible_collections``, hence the copy. Prints ``ok NAME``,
 ``skipped NAME: why`` or ``not ok NAME: why`` for each test.
@@ -62,7 +63,7 @@ def ansible_test(tree: Path, command: t.Sequence[str], pythons: Path) -> int:
     status = 1
     for _attempt in range(2):
         process = subprocess.Popen(
-            [*command, "sanity", "--color", "no", "--junit"],
+            [*command, "--color", "no", "--junit"],
             cwd=tree,
             env=environment,
             stdout=subprocess.PIPE,
@@ -95,7 +96,7 @@ def report(results: Path) -> int:
     return len(cases)
 
 
-def main(series: str = "") -> int:
+def main(series: str = "", *options: str) -> int:
     """Run it all; 0 when every test that can run here passed."""
     STATE.mkdir(parents=True, exist_ok=True)
     command = ["uv", "tool", "run", "--quiet", "--from", "ansible-core~=%s.0rc0" % series, "ansible-test"] if series else ["ansible-test"]
@@ -106,7 +107,7 @@ def main(series: str = "") -> int:
         copy_tree(tree)
         pythons = STATE / "python"  # always the same: its virtual environments are kept per interpreter path
         versions = link_pythons(pythons)
-        status = ansible_test(tree, command, pythons)
+        status = ansible_test(tree, [*command, "sanity", *options], pythons)
         seen = report(tree / "tests" / "output" / "junit")
     if OLDEST not in versions:
         print("not ok python%s: not found, so nothing was imported on it; install it: uv python install %s" % (OLDEST, OLDEST))
