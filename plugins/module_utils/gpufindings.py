@@ -51,6 +51,9 @@ _HOST = "the GPUs"
 _RELOAD = "Stop what uses the GPUs and reload the driver's modules, or reboot; hold the driver's packages against unattended upgrades."
 _SAME_RELEASE = "Install the user-space part of driver %s in this container, without kernel modules (--no-kernel-module)."
 
+#: What a topology holds over all pairs of devices.
+_MATRICES = ("paths", "p2p")
+
 Facts = t.Mapping[str, t.Any]
 
 
@@ -78,14 +81,19 @@ def concerning(findings: t.Iterable[Finding], facts: Facts, used: t.Optional[t.C
 
 
 def used(facts: Facts, wanted: t.Union[str, t.Sequence[t.Any]]) -> dict[str, t.Any]:
-    """The facts without the GPUs that an instance does not use.
+    """The facts without the GPUs that an instance does not use, also in the matrices of the topology.
 
     :param wanted: ``all``, ``none``, or indexes and uuids.
     """
-    if isinstance(wanted, str):
-        return {**facts, "devices": [] if wanted == "none" else facts["devices"]}
-    chosen = {str(one) for one in wanted}
-    return {**facts, "devices": [one for one in facts["devices"] if _names(one) & chosen]}
+    if wanted == "all":
+        return dict(facts)
+    chosen = {str(one) for one in wanted} if not isinstance(wanted, str) else set()
+    kept = [number for number, one in enumerate(facts["devices"]) if _names(one) & chosen]
+    topology = facts.get("topology")
+    if topology:
+        cut = {name: [[topology[name][one][other] for other in kept] for one in kept] if topology[name] else None for name in _MATRICES}
+        topology = {**topology, **cut}
+    return {**facts, "devices": [facts["devices"][number] for number in kept], "topology": topology}
 
 
 def _names(device: Facts) -> set[str]:

@@ -134,6 +134,7 @@ def _read(facts: dict[str, t.Any], layout: Layout, host: Host) -> None:
             device["bus_id"] = unplaced.pop(0)
         for key, value in information.get(device["bus_id"], {}).items():
             device[key] = device.get(key) or value
+        device["iommu"] = host.text("sys/bus/pci/devices/%s/iommu_group/type" % device["bus_id"])
         for process in device["processes"]:
             process["container"] = bool(_ENGINE_OF_CONTAINERS.search(host.text("proc/%d/cgroup" % process["pid"]) or ""))
     if facts["topology"] is None and facts["devices"]:
@@ -150,6 +151,7 @@ def _device(**known: t.Any) -> dict[str, t.Any]:
     ``mig``: enabled and devices, null without MIG. ``nvlinks``: how many are active.
     ``processes``: pid, name, bytes (null: the driver does not say), container.
     ``error``: code and message of NVML; ``remapping``: of memory rows, pending and failed.
+    ``iommu``: the kernel's type of its group (``DMA`` and ``DMA-FQ`` translate, ``identity`` does not).
     """
     unknown = dict.fromkeys(
         (
@@ -166,6 +168,7 @@ def _device(**known: t.Any) -> dict[str, t.Any]:
             "remapping",
             "error",
             "firmware",
+            "iommu",
         )
     )
     return {**unknown, "unified": False, "processes": [], **known}

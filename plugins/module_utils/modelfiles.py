@@ -20,6 +20,7 @@ from .layout import canonical
 CONFIG = "config.json"
 _INDEX = "model.safetensors.index.json"
 _TOKENIZER = "tokenizer.json"
+_MODELOPT = "hf_quant_config.json"
 #: No header of a real model is near this; a file that claims more is none.
 _LONGEST_HEADER = 100 * 1024 * 1024
 
@@ -30,7 +31,7 @@ def describe(groups: t.Iterable[t.Iterable[str]]) -> dict[str, dict[str, t.Any]]
     :param groups: directories of what is served together: a model, or a model and its draft.
 
     ``config``: content of config.json, null where it cannot be read; ``problem``: why.
-    ``weights``: ``bytes`` of all tensors and a ``problem`` (empty: none); null where there are no safetensors.
+    ``quantization``: what ModelOpt wrote beside it, null without. ``weights``: ``bytes`` of all tensors and a ``problem`` (empty: none); null where there are no safetensors.
     ``tokenizer``: sha256 of tokenizer.json, null without one; ``vocabulary``: a digest of what it knows, only where the
     files of a group differ (a tokenizer may be written in several ways).
     """
@@ -54,7 +55,23 @@ def _one(directory: Path) -> dict[str, t.Any]:
         problem = "%s: %s" % (CONFIG, error.strerror)
     except ValueError as error:
         problem = "%s: %s" % (CONFIG, error)
-    return {"config": config, "problem": problem, "weights": _weights(directory), "tokenizer": _digest(directory), "vocabulary": None}
+    return {
+        "config": config,
+        "problem": problem,
+        "quantization": _quantization(directory),
+        "weights": _weights(directory),
+        "tokenizer": _digest(directory),
+        "vocabulary": None,
+    }
+
+
+def _quantization(directory: Path) -> t.Optional[dict[str, t.Any]]:
+    """What ModelOpt wrote beside the configuration."""
+    try:
+        given = json.loads((directory / _MODELOPT).read_bytes())["quantization"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return given if isinstance(given, dict) else None
 
 
 def _digest(directory: Path) -> t.Optional[str]:

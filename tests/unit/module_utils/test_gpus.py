@@ -728,3 +728,17 @@ def test_it_works_from_a_zip_as_modules_and_the_host_program_do(host: Make, tmp_
     said = one.run([sys.executable, "-I", "-c", program % (str(archive), package)])
     assert said.rc == 0, said.stderr
     assert said.stdout.strip() == Path(gpus.__file__).with_name("gpuprobe.py").read_text().strip()
+
+
+def test_the_facts_of_some_gpus_keep_what_they_are_to_each_other(host: Make) -> None:
+    facts = host("rtx-pro-6000").gather()
+    chosen = gpufindings.used(facts, [0, facts["devices"][4]["uuid"]])
+    assert [one["index"] for one in chosen["devices"]] == [0, 4]
+    assert chosen["topology"]["paths"] == [[None, "SYS"], ["SYS", None]] and chosen["topology"]["p2p"] == [[None, "ok"], ["ok", None]]
+    assert gpufindings.used(facts, "none")["devices"] == gpufindings.used(facts, "none")["topology"]["paths"] == []
+
+
+def test_whether_an_iommu_translates_is_the_kernels_own_word(host: Make) -> None:
+    one = host("rtx-pro-6000")
+    one.write("sys/bus/pci/devices/0000:01:00.0/iommu_group/type", "DMA-FQ\n")
+    assert column(one.gather(), "iommu") == ["DMA-FQ", *[None] * 7]
