@@ -30,10 +30,10 @@ def describe(groups: t.Iterable[t.Iterable[str]]) -> dict[str, dict[str, t.Any]]
 
     :param groups: directories of what is served together: a model, or a model and its draft.
 
-    ``config``: content of config.json, null where it cannot be read; ``problem``: why.
-    ``quantization``: what ModelOpt wrote beside it, null without. ``weights``: ``bytes`` of all tensors and a ``problem`` (empty: none); null where there are no safetensors.
-    ``tokenizer``: sha256 of tokenizer.json, null without one; ``vocabulary``: a digest of what it knows, only where the
-    files of a group differ (a tokenizer may be written in several ways).
+    ``config``: content of config.json, null where it cannot be read; ``problem``: why. ``quantization``: what ModelOpt wrote
+    beside it, null without. ``weights``: ``bytes`` of all tensors and a ``problem`` (empty: none); null where there are no
+    safetensors. ``tokenizer``: sha256 of tokenizer.json, null without one; ``vocabulary``: a digest of what it knows, only
+    where the files of a group differ (a tokenizer may be written in several ways).
     """
     described: dict[str, dict[str, t.Any]] = {}
     for group in groups:
