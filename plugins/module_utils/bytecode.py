@@ -30,28 +30,41 @@ INDEX = "index.json"
 #: An eighth of what a large engine installs, and never imported by it.
 _TESTS = frozenset(("test", "tests"))
 
-#: Run by the environment's own interpreter: compiles the files on stdin on all processors, and says every few seconds how far it is.
+#: The last line of what COMPILE says begins with this.
+WRONG = "wrong: "
+
+#: Run by the environment's own interpreter: compiles the files on stdin on all processors, and says every few seconds how far it is;
+#: at its end, as JSON, what does not compile and why.
 COMPILE = """
-import compileall, concurrent.futures, multiprocessing, os, sys, time
+import compileall, concurrent.futures, json, multiprocessing, os, sys, time, warnings
+warnings.simplefilter("ignore")
+wrong = {}
 def some(paths):
-    for path in paths:
-        compileall.compile_file(path, quiet=2)
-    return len(paths)
+    failed = {path: why(path) for path in paths if not compileall.compile_file(path, quiet=2)}
+    return len(paths), {path: reason for path, reason in failed.items() if reason}
+def why(path):
+    try:
+        with open(path, "rb") as stream:
+            compile(stream.read(), path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        return str(error)
 paths = sys.stdin.read().splitlines()
 workers = len(os.sched_getaffinity(0))
 if len(paths) < 200 or workers < 2:
-    some(paths)
+    wrong = some(paths)[1]
 else:
     count = max(workers * 8, len(paths) // 200)
     told, done = time.monotonic(), 0
     context = multiprocessing.get_context("fork")
     with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
-        for part in pool.map(some, [paths[start::count] for start in range(count)]):
+        for part, failed in pool.map(some, [paths[start::count] for start in range(count)]):
             done += part
+            wrong.update(failed)
             if time.monotonic() - told > 4:
                 told = time.monotonic()
                 print("compiled %d of %d files" % (done, len(paths)), flush=True)
-"""
+print(WRONG + json.dumps(wrong))
+""".replace("WRONG", repr(WRONG))
 
 
 class Store:

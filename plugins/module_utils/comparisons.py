@@ -197,8 +197,9 @@ def source(one: Snapshot, other: Snapshot) -> Finding:
         records.listing(lines),
         "the same overlays, or none",
         "RECORD of the engine, and the overlays' manifests",
-        "The reference was edited after its overlay was captured, or one of the two was edited by hand.",
-        "Capture the overlay again (capture.yml) and deploy it; or take the edit back.",
+        "A reference was edited after its overlay was captured, or one of the two was edited by hand; two references each have edits of "
+        "their own.",
+        "Capture the overlay again (playbooks/capture.yml) from the one that is right, and deploy it; or take the edit back.",
     )
 
 

@@ -36,18 +36,6 @@ _PYTHON_FACTS = (
     "import json,platform,sys;"
     "print(json.dumps({'implementation':sys.implementation.name,'version':platform.python_version(),'build':sys.version}))"
 )
-#: Reads {path: source as latin-1}, prints {path: error} of what does not compile. Compiled as bytes: a declared encoding counts.
-_COMPILES = """
-import json, sys, warnings
-warnings.simplefilter("ignore")
-wrong = {}
-for path, source in json.load(sys.stdin).items():
-    try:
-        compile(source.encode("latin-1"), path, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
-        wrong[path] = str(error)
-print(json.dumps(wrong))
-"""
 
 #: uv's words, where they are not about the network → check, message, way out; the first that fits. Words as of uv 0.13, tried 2026-11-30.
 _UV_FAILURES = (
@@ -171,7 +159,9 @@ class _Build:
                 self._compile([path for dist in dists if dist.name in self.replaced for path in bytecode.sources(dist)])
                 self.bytecode.keep(self.site_packages, [dist for dist in dists if dist.name in fresh])
         with self._step("overlay", "laying %d overlay(s) over the engine" % len(layers)):
-            self._overlay(layers, dists)
+            sources = self._overlay(layers, dists)
+        with self._step("overlay-bytecode", "compiling what they changed"):
+            self._compile_overlay(layers, sources)
         with self._step("libraries", "computing what the loader does not find"):
             self._link_libraries(dists)
         with self._step("flush", "flushing to the disk"):
@@ -365,10 +355,10 @@ class _Build:
         self._compile(sorted(missing))
         return {dist.name for dist in dists if not missing.isdisjoint(bytecode.sources(dist))}
 
-    def _compile(self, paths: t.Sequence[str]) -> None:
-        """Bytecode of these files. What does not compile is nobody's fault: packages carry templates and old tests."""
+    def _compile(self, paths: t.Sequence[str]) -> dict[str, str]:
+        """Bytecode of these files; what has none, and why. In packages that is nobody's fault: they carry templates and old tests."""
         if not paths:
-            return
+            return {}
         stdin = "".join("%s\n" % (self.site_packages / path) for path in paths)
 
         def tell(line: str) -> None:
@@ -384,24 +374,25 @@ class _Build:
                     "environment.bytecode", WARNING, str(self.site_packages), "not all bytecode is compiled", evidence=evidence, fix=fix
                 )
             )
+            return dict.fromkeys(paths, evidence)
+        wrong = json.loads(answer.stdout.splitlines()[-1][len(bytecode.WRONG) :])
+        return {os.path.relpath(path, self.site_packages): why for path, why in wrong.items()}
 
-    def _overlay(self, layers: t.Sequence[bundles.Bundle], dists: t.Sequence[records.Distribution]) -> None:
+    def _overlay(self, layers: t.Sequence[bundles.Bundle], dists: t.Sequence[records.Distribution]) -> list[str]:
+        """Lay the bundles over the packages; the Python files that are others now."""
         changed: list[str] = []
         for bundle in layers:
-            done = overlays.apply(bundle, self.site_packages, dists, self._syntax)
+            done = overlays.apply(bundle, self.site_packages, dists)
             self.found += overlays.upstream(bundle.manifest, done)
             changed += done
         for finding in errors(overlays.audit([bundle.manifest for bundle in layers], self.site_packages)):
             raise FindingError(finding)
-        sources = [path for path in changed if path.endswith(".py") and (self.site_packages / path).exists()]
-        if sources:
-            self._compile(sources)
+        return sorted({path for path in changed if path.endswith(".py") and (self.site_packages / path).exists()})
 
-    def _syntax(self, sources: t.Mapping[str, bytes]) -> t.Mapping[str, str]:
+    def _compile_overlay(self, layers: t.Sequence[bundles.Bundle], sources: t.Sequence[str]) -> None:
         """Judged by the interpreter that will run them, not by the one that builds."""
-        stdin = json.dumps({path: data.decode("latin-1") for path, data in sources.items()})
-        answer = self.runner([str(self.python), "-I", "-c", _COMPILES], stdin=stdin)
-        return json.loads(answer.stdout) if answer.rc == 0 else dict.fromkeys(sources, answer.stderr.strip()[-1000:])
+        for finding in overlays.not_python([bundle.manifest for bundle in layers], self._compile(sources)):
+            raise FindingError(finding)
 
     def _link_libraries(self, dists: t.Sequence[records.Distribution]) -> None:
         answer = self.runner(["/sbin/ldconfig", "-p"], timeout=60)

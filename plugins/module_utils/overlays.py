@@ -16,9 +16,7 @@ import re
 import secrets
 import shutil
 import stat
-import sys
 import typing as t
-import warnings
 from pathlib import Path
 
 from . import records
@@ -28,36 +26,16 @@ from .findings import ERROR, OK, WARNING, Finding, FindingError
 #: A name in ``__pycache__`` (PEP 3147, PEP 488).
 _COMPILED = re.compile(r"(?P<stem>.+?)\.[^.]+(?:\.opt-[^.]+)?\.py[co]", re.DOTALL)
 
-Syntax = t.Callable[[t.Mapping[str, bytes]], t.Mapping[str, str]]
-
 
 def expected(manifests: t.Iterable[t.Mapping[str, t.Any]]) -> dict[str, t.Optional[str]]:
     """What applied overlays, in order, left behind: path → sha256, or None for a file they took away."""
     return {entry["path"]: entry["result"] for manifest in manifests for entry in manifest["files"]}
 
 
-def syntax_errors(files: t.Mapping[str, bytes]) -> dict[str, str]:
-    """What this interpreter says about Python files it cannot compile: path → its message."""
-    found = {}
-    for path, data in files.items():
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                compile(data, path, "exec", dont_inherit=True)
-        except (SyntaxError, ValueError) as error:
-            found[path] = str(error)
-    return found
-
-
-def check(
-    bundle: Bundle, site_packages: Path, dists: t.Optional[t.Sequence[records.Distribution]] = None, syntax: t.Optional[Syntax] = None
-) -> list[Finding]:
+def check(bundle: Bundle, site_packages: Path, dists: t.Optional[t.Sequence[records.Distribution]] = None) -> list[Finding]:
     """What forbids applying a bundle to a site-packages directory; empty when nothing does.
 
     A bundle that is there already, wholly or in part, is no hindrance.
-
-    :param syntax: tells which Python files do not compile, by the interpreter that will run them. Without it this one judges,
-        unless it is older than the bundle's and would refuse what is right.
     """
     site_packages = Path(site_packages)
     try:
@@ -85,7 +63,7 @@ def check(
         return [
             Finding("overlay.path", ERROR, subject, message, expected="below " + expected_tops, evidence=records.listing(leaving), fix=fix)
         ]
-    return [*_base_findings(manifest, site_packages, subject), *_syntax_findings(bundle, subject, syntax)]
+    return _base_findings(manifest, site_packages, subject)
 
 
 def version_finding(manifest: t.Mapping[str, t.Any], version: t.Optional[str], rows: t.Mapping[str, records.Row]) -> t.Optional[Finding]:
@@ -166,36 +144,29 @@ def _base_findings(manifest: t.Mapping[str, t.Any], site_packages: Path, subject
     ]
 
 
-def _syntax_findings(bundle: Bundle, subject: str, syntax: t.Optional[Syntax]) -> list[Finding]:
-    sources = {path: data for path, data in bundle.files.items() if path.endswith(".py")}
-    if syntax is None:
-        wanted = tuple(int(part) for part in bundle.manifest["python"].split(".") if part)
-        syntax = syntax_errors if sys.version_info[:2] >= wanted else lambda sources: {}
-    wrong = syntax(sources)
-    if not wrong:
-        return []
-    return [
-        Finding(
-            "overlay.not-python",
-            ERROR,
-            subject,
-            "%d file(s) cannot be compiled" % len(wrong),
-            evidence=records.listing("%s: %s" % pair for pair in sorted(wrong.items())),
-            fix="correct them on the reference, then capture again",
-        )
-    ]
+def not_python(manifests: t.Sequence[t.Mapping[str, t.Any]], wrong: t.Mapping[str, str]) -> list[Finding]:
+    """``overlay.not-python`` for each overlay, applied in this order, that left a file which does not compile.
+
+    :param wrong: path → what the interpreter says.
+    """
+    last = {entry["path"]: manifest for manifest in manifests for entry in manifest["files"]}
+    found = []
+    for manifest in manifests:
+        lines = ["%s: %s" % pair for pair in sorted(wrong.items()) if last.get(pair[0]) is manifest]
+        subject = "overlay %s on %s" % (manifest["digest"], manifest["base"]["name"])
+        message, fix = "%d file(s) cannot be compiled" % len(lines), "correct them on the reference, then capture again"
+        found += [Finding("overlay.not-python", ERROR, subject, message, evidence=records.listing(lines), fix=fix)] if lines else []
+    return found
 
 
-def apply(
-    bundle: Bundle, site_packages: Path, dists: t.Optional[t.Sequence[records.Distribution]] = None, syntax: t.Optional[Syntax] = None
-) -> list[str]:
+def apply(bundle: Bundle, site_packages: Path, dists: t.Optional[t.Sequence[records.Distribution]] = None) -> list[str]:
     """Put a bundle's files in place and take away those it deletes; return the paths that changed.
 
     Raises FindingError with the first of :func:`check`'s findings before anything is written. Files are written
     new and renamed, and their bytecode is removed.
     """
     site_packages = Path(site_packages)
-    for finding in check(bundle, site_packages, dists, syntax):
+    for finding in check(bundle, site_packages, dists):
         raise FindingError(finding)
     now = _current(site_packages, bundle.manifest["files"])
     due = [entry for entry in bundle.manifest["files"] if _difference(entry, now[entry["path"]], site_packages / entry["path"])]

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Measure the budgets on a local host of its own, each against its yardstick in the same run, and print the ratios.
 
-    tests/bench
+    tests/bench [ROW ...]        all without arguments
 
   no-op deploy    a deploy that finds everything done, against a playbook of one empty task over the same host; and its remote
                   calls, counted at the connection
@@ -12,8 +12,9 @@
   proof           lock, RECORD, parity and compiled code, against ``sha256sum`` over the same files
   locking         a stack resolved, its files chosen and checked, against bare ``uv pip compile`` of the same requirements
   switch          a rollback from its start to its result, without the engine's own stop and start and without the gate
-  overlay         the engine's whole package sent by a playbook, against the same playbook around rsync; and its remote calls once it is
-                  there. Beside it, for comparison: rsync alone, an archive and unarchive, copy
+  overlay         the engine's whole package, every file of it edited, sent and laid over by a playbook, against the same tree by
+                  ansible.posix.synchronize; and the remote calls of a deploy once it is there. Beside it, for comparison: an archive and
+                  unarchive, copy of a part, scaled, and rsync alone
 
 A time that misses its goal is shown, never a failure: machines differ. Not being able to measure is one.
 """
@@ -33,7 +34,7 @@ from pathlib import Path
 
 from flow import CHECKOUT, ROOT, Fleet, variables
 
-from ansible_collections.specdec.serving.plugins.module_utils import artifacts, bundles, records
+from ansible_collections.specdec.serving.plugins.module_utils import artifacts, bundles, environments, layout, records
 from ansible_collections.specdec.serving.plugins.plugin_utils import basewheels, controller
 
 HOST = "ct200"
@@ -164,6 +165,7 @@ with tempfile.TemporaryDirectory() as scratch:
     wrong = [one.text() for one in ours() if one.verdict == "error"]
     print(json.dumps({"wrong": wrong, "rounds": [(seconds(ours), seconds(theirs)) for _ in range(5)]}))
 """
+#: What a deploy does with an overlay: the bundle sent, and laid over while an environment is built.
 OVERLAY = """
 - hosts: all
   gather_facts: false
@@ -171,17 +173,24 @@ OVERLAY = """
   tasks:
     - specdec.serving.push:
         artifacts: "{{ artifacts }}"
+    - specdec.serving.job:
+        spec: "{{ job }}"
+      register: built
+    - ansible.builtin.debug:
+        msg: "{{ built.result.timings | to_json }}"
 """
-#: What ansible.posix.synchronize runs, without what it does besides.
-RSYNC = """
+#: Its own steps; the others build the environment, which is no part of the overlay.
+LAID, COMPILED = "overlay", "overlay-bytecode"
+SYNCHRONIZE = """
 - hosts: all
   gather_facts: false
   tasks:
-    - delegate_to: localhost
-      ansible.builtin.command:
-        argv: "{{ rsync + ['--rsh=' + ssh, tree + '/', ansible_user + '@' + ansible_host + ':tree/'] }}"
-  vars:
-    ssh: "ssh -i {{ ansible_ssh_private_key_file }} {{ ansible_ssh_common_args }}"
+    - ansible.posix.synchronize:
+        src: "{{ tree }}/"
+        dest: tree/
+        delete: true
+        rsync_path: "{{ rsync_path }}"
+        use_ssh_args: true
 """
 UNARCHIVE = """
 - hosts: all
@@ -254,12 +263,16 @@ class Bench:
 
     def playbook(self, *words: str) -> float:
         """Seconds of one run that has to succeed."""
+        return self.timed(*words)[0]
+
+    def timed(self, *words: str, env: t.Optional[t.Mapping[str, str]] = None) -> tuple[float, str]:
+        """The same, and what it printed."""
         begun = time.monotonic()
-        done = self.fleet.command("ansible-playbook", "-l", HOST, *words)
+        done = self.fleet.command("ansible-playbook", "-l", HOST, *words, env=env)
         seconds = time.monotonic() - begun
         if done.returncode != 0:
             raise NotMeasured(done.stdout[-3000:])
-        return seconds
+        return seconds, done.stdout
 
     # Rows
 
@@ -322,49 +335,81 @@ class Bench:
     def overlay(self) -> t.Iterator[Row]:
         """The engine's whole package as an overlay."""
         top = self.fleet.state / "overlay"
+        shutil.rmtree(top, ignore_errors=True)
         tree, bundle = whole_package(top)
         files = [path for path in tree.rglob("*") if path.is_file()]
-        size = sum(path.stat().st_size for path in files)
         self._bring_rsync(top / "rsync")
-        plays = {"ours": OVERLAY, "rsync": RSYNC, "unarchive": UNARCHIVE, "copy": COPY}
-        for name, text in plays.items():
+        collections = posix_collection(self.fleet.state / "ansible")
+        for name, text in {"ours": OVERLAY, "synchronize": SYNCHRONIZE, "unarchive": UNARCHIVE, "copy": COPY}.items():
             (top / (name + ".yml")).write_text(text)
-        dest = "%s/cache/overlays/bench" % ROOT
+        job = self._job(bundle)
+        dest = job.pop("dest")
         artifact = artifacts.Artifact(str(bundle), dest, artifacts.tree_digest(bundle)).as_dict()
-        options = ["rsync", "--archive", "--delete", "--rsync-path=env LD_LIBRARY_PATH=rsync rsync/rsync"]
-        said = {"artifacts": [artifact], "tree": str(tree), "rsync": options, "files": [str(path) for path in files[:COPIED]]}
-        clean = "rm -rf %s ~engineer/tree ~engineer/unpacked ~engineer/copied" % dest
+        rsync_path = "env LD_LIBRARY_PATH=rsync rsync/rsync"
+        said = {"artifacts": [artifact], "job": job, "tree": str(tree), "rsync_path": rsync_path, "files": list(map(str, files[:COPIED]))}
+        env = {"ANSIBLE_COLLECTIONS_PATH": "%s:%s" % (CHECKOUT / "collections", collections)}
+        variables_file = top / "variables.json"
+        variables_file.write_text(json.dumps(said))
+        clean = "rm -rf %s %s/environments/%s ~engineer/tree ~engineer/unpacked ~engineer/copied" % (dest, ROOT, job["environment"]["id"])
 
-        def play(name: str, **change: t.Any) -> float:
-            return self.playbook(str(top / (name + ".yml")), "-e", json.dumps({**said, **change}))
+        def play(name: str) -> tuple[float, dict[str, float]]:
+            seconds, text = self.timed("-e", "@%s" % variables_file, str(top / (name + ".yml")), env=env)
+            told = re.search(r'"msg": "(\{.*\})"', text)
+            return seconds, json.loads(told.group(1).replace("\\", "")) if told else {}
 
         rounds = []
         for _round in range(3):
             self.fleet.sh(HOST, clean)
-            rounds.append((play("ours"), play("rsync")))
-        again = {name: play(name) for name in ("rsync",)}
+            whole, steps = play("ours")
+            environment = sum(seconds for step, seconds in steps.items() if step not in (LAID, COMPILED))
+            rounds.append((whole - environment - steps[COMPILED], steps[LAID], steps[COMPILED], play("synchronize")[0]))
+        ours, laid, compiled, theirs = (statistics.median(side) for side in zip(*rounds, strict=True))
+        print("overlay by ours: sent %.1f s, laid over %.1f s, compiled %.1f s, which the others leave out" % (ours - laid, laid, compiled))
+        again = {"synchronize": (theirs, play("synchronize")[0])}
         for name in ("unarchive", "copy"):
-            first = play(name)
-            again[name] = play(name)
             scale = len(files) / COPIED if name == "copy" else 1
-            print("overlay by %s: first %.1f s, again %.1f s" % (name, first * scale, again[name] * scale))
+            again[name] = (play(name)[0] * scale, play(name)[0] * scale)
         self.fleet.sh(HOST, clean)
         ssh = "ssh -i %(state)s/id_ed25519 -o UserKnownHostsFile=%(state)s/known_hosts" % {"state": self.fleet.state}
+        bare = ["rsync", "--archive", "--delete", "--rsync-path=" + rsync_path, "--rsh=" + ssh, "%s/" % tree]
         target = "engineer@%s.200:tree/" % self.fleet.subnet
-        bare = [self._seconds([*options, "--rsh=" + ssh, str(tree) + "/", target]) for _round in range(2)]
-        print("overlay by the rsync playbook again: %.1f s; by rsync alone: first %.1f s, again %.1f s" % (again["rsync"], *bare))
-        ours, theirs = (statistics.median(side) for side in zip(*rounds, strict=True))
-        yield Row("overlay, %d files, %d MB, playbook / the same with rsync" % (len(files), size / 1e6), ours, theirs, 1.3)
-        env = {"ANSIBLE_VERBOSITY": "3"}
-        done = self.fleet.command("ansible-playbook", "-l", HOST, str(top / "ours.yml"), "-e", json.dumps({"artifacts": []}), env=env)
-        yield Row("its remote calls once it is there", float(len(re.findall("SSH: EXEC", done.stdout))), None, 0, "calls")
+        again["rsync -a alone"] = (self._seconds([*bare, target]), self._seconds([*bare, target]))
+        for name, (first, second) in again.items():
+            print("overlay by %s: first %.1f s, with nothing to do %.1f s" % (name, first, second))
+        size = sum(path.stat().st_size for path in files)
+        yield Row("overlay, %d files, %d MB / ansible.posix.synchronize" % (len(files), size / 1e6), ours, theirs, 1.3)
+        yield from self._nothing_to_do(bundle)
+
+    def _job(self, bundle: Path) -> dict[str, t.Any]:
+        """The build of the environment that serves, with the overlay besides; ``dest`` is where its bundle belongs."""
+        environment = self.fleet.release(HOST)["environment"]
+        there = "%s/environments/%s" % (ROOT, environment)
+        content = json.loads(self.fleet.sh(HOST, "cat %s/environment.json" % there))
+        digest = bundles.read_bundle(bundle).digest
+        content["overlays"] = [digest]
+        content["id"] = environments.environment_id(content)
+        lock = self.fleet.sh(HOST, "cat %s/lock.txt" % there) + "\n"
+        job = {"schema": 1, "kind": "build", "root": ROOT, "environment": content, "lock": lock, "python": content["python"]["path"]}
+        return {**job, "uv_env": {"UV_OFFLINE": "1"}, "dest": str(layout.Layout(ROOT).overlays / digest)}
+
+    def _nothing_to_do(self, bundle: Path) -> t.Iterator[Row]:
+        """The overlay in a deploy: once it is there, not one call more than a deploy without any."""
+        calls = []
+        for overlays in ([], [{"directory": str(bundle)}]):
+            wanted = variables(**{**PLAIN, "overlays": overlays})
+            for _time in ("first", "again"):
+                done = self.fleet.deploy("--tags", "build", limit=HOST, variables=wanted)
+                if done.rc != 0:
+                    raise NotMeasured("the deploy of the overlay failed:\n%s" % done.text[-3000:])
+            calls.append(sum(done.calls.values()))
+        yield Row("remote calls that it adds to a deploy, once it is there", float(calls[1] - calls[0]), None, 0, "calls")
 
     def _bring_rsync(self, place: Path) -> None:
         """This machine's rsync with its libraries, for the host has none."""
         program = shutil.which("rsync")
         if program is None:
             raise NotMeasured("rsync is not installed on this machine")
-        place.mkdir()
+        place.mkdir(exist_ok=True)
         needed = re.findall(r"=> (/\S+)", self.fleet.must("ldd", program))
         for path in [program, *(one for one in needed if "/libc.so" not in one)]:
             shutil.copy(path, place)
@@ -378,16 +423,27 @@ class Bench:
         return time.monotonic() - begun
 
 
+def posix_collection(place: Path) -> Path:
+    """Where ansible.posix lies: in the package ``ansible`` of the index, which the bench alone has a use for."""
+    if not (place / "ansible_collections" / "ansible" / "posix").is_dir():
+        argv = ["uv", "pip", "install", "--quiet", "--no-deps", "--target", str(place), "ansible"]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise NotMeasured("ansible.posix cannot be had: %s" % done.stderr[-1000:])
+    return place
+
+
 def whole_package(top: Path) -> tuple[Path, Path]:
     """Every file of the engine's package, edited: as a tree, and as the bundle that an overlay of it is."""
     base = {"name": "sglang", "version": "0.5.23"}
     package = basewheels.fetch(controller.cache_directory(), controller.run, base, "3.11", "x86_64")
     tree, bundle = top / "tree", top / "bundle"
     entries, held = [], {}
+    rows = basewheels.package(package, base["name"]).rows
     for path in records.tree(package, ["sglang"]):
         data = (package / path).read_bytes() + b"\n"
         if bundles.is_plain(path) and not bundles.leftover(path) and not bundles.is_compiled(data):
-            entries.append(bundles.entry(path, "add", None, data))
+            entries.append(bundles.entry(path, "change", rows[path].digest, data))
             held[path] = data
             (tree / path).parent.mkdir(parents=True, exist_ok=True)
             (tree / path).write_bytes(data)
@@ -396,8 +452,8 @@ def whole_package(top: Path) -> tuple[Path, Path]:
     return tree, bundle
 
 
-def main() -> int:
-    """Measure everything; 1 when something could not be."""
+def main(asked: t.Sequence[str]) -> int:
+    """Measure everything, or what is asked for; 1 when something could not be."""
     state = CHECKOUT / ".state" / "bench"
     state.mkdir(parents=True, exist_ok=True)
     fleet = Fleet(state, "specdec-bench", "10.89.73")
@@ -415,6 +471,8 @@ def main() -> int:
         bench.deploy("-e", json.dumps(house))
         print("%4.0f s: the host is up and serves" % (time.monotonic() - started), flush=True)
         for measure in (bench.no_op, bench.proof, bench.switch, bench.environment, bench.locking, bench.overlay):
+            if asked and measure.__name__ not in asked:
+                continue
             try:
                 rows += measure()
             except (NotMeasured, AssertionError, KeyError) as error:
@@ -433,4 +491,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

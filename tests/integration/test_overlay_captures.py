@@ -18,7 +18,7 @@ from flow import CHECKOUT, Fleet
 
 from tests.unit.module_utils import wheels
 
-HOST = "ct129"
+HOST, SECOND = "ct129", "ct201"
 SITE = "/srv/venv/lib/python3.11/site-packages"
 VERSION = "0.5.12"
 FILES = {
@@ -75,15 +75,15 @@ class Reference:
     def sh(self, script: str) -> str:
         return self.fleet.sh(HOST, script)
 
-    def lay(self, files: t.Mapping[str, bytes], below: str) -> None:
-        """Put files below a directory of the host."""
+    def lay(self, files: t.Mapping[str, bytes], below: str, host: str = HOST) -> None:
+        """Put files below a directory of a host."""
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as archive:
             for path, data in files.items():
                 member = tarfile.TarInfo(path)
                 member.size = len(data)
                 archive.addfile(member, io.BytesIO(data))
-        command = ["demo/hosts/hosts", "exec", HOST, "--", "sh", "-c", "mkdir -p %s && tar -x -C %s" % (below, below)]
+        command = ["demo/hosts/hosts", "exec", host, "--", "sh", "-c", "mkdir -p %s && tar -x -C %s" % (below, below)]
         subprocess.run(command, cwd=CHECKOUT, env=self.fleet.environment, input=buffer.getvalue(), check=True)
 
 
@@ -91,7 +91,7 @@ class Reference:
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Fleet]:
     made = Fleet(tmp_path_factory.mktemp("hosts"), "specdec-capture", "10.89.86")
     try:
-        made.must("demo/hosts/hosts", "up", HOST)
+        made.must("demo/hosts/hosts", "up", HOST, SECOND)
         yield made
     finally:
         made.down()
@@ -150,6 +150,43 @@ def test_a_checkout_is_captured_over_the_wheel_of_its_release(reference: Referen
     assert manifest["base"] == {"name": "engine", "version": VERSION}
     assert [entry["path"] for entry in manifest["files"]] == ["engine/spec_info.py", "engine/tree.py"]
     assert "from file:///srv/src, commit unknown, after no known tag" in text
+
+
+def test_of_two_references_each_file_that_differs_is_named_with_what_it_is_on_either(reference: Reference) -> None:
+    members = wheels.members("sglang", VERSION, {path.replace("engine/", "sglang/"): data for path, data in FILES.items()})
+    edits = {
+        HOST: {"spec_info.py": b"# both\n", "tree.py": b"T = 1\n", "old.py": b"O = 2\n"},
+        SECOND: {"spec_info.py": b"# both\n", "tree.py": b"T = 2\n"},
+    }
+    hashes = {host: {name: wheels.sha256(data)[:8] for name, data in files.items()} for host, files in edits.items()}
+    for host, files in edits.items():
+        reference.fleet.sh(host, "rm -rf /srv/venv; mkdir -p /srv/venv/bin; echo home = /usr/bin > /srv/venv/pyvenv.cfg")
+        reference.lay(members, SITE, host)
+        reference.lay(files, SITE + "/sglang", host)
+    reference.fleet.sh(SECOND, "rm %s/sglang/old.py" % SITE)
+    look = "find /srv -xdev -printf '%p %i %m %s %T@\\n' | sort"
+    before = [reference.fleet.sh(host, look) for host in edits]
+    wanted = {
+        "specdec_hosts": "%s,%s" % (HOST, SECOND),
+        "specdec_reference": {"venv": "/srv/venv"},
+        "specdec_verify_against": "hosts",
+        "specdec_verify_imports": False,
+        "specdec_verify_report": str(reference.top / "report"),
+    }
+    env = {"ANSIBLE_COLLECTIONS_PATH": str(CHECKOUT / "collections")}
+    run = reference.fleet.deploy(playbook="specdec.serving.verify", limit=wanted["specdec_hosts"], variables=wanted, env=env)
+    assert run.rc == 2, run.text[-4000:]
+    report = json.loads((reference.top / "report" / (SECOND + ".json")).read_text())
+    (found,) = [one for one in report["findings"] if one["id"] == "parity.source"]
+    assert (found["verdict"], found["message"]) == ("error", "the engine's source differs in 2 file(s)")
+    assert found["subject"] == "%s:/srv/venv against %s:/srv/venv" % (SECOND, HOST)
+    assert found["found"].splitlines() == [
+        "sglang/old.py: removed here, edited (%s) there" % hashes[HOST]["old.py"],
+        "sglang/tree.py: edited (%s) here, edited (%s) there" % (hashes[SECOND]["tree.py"], hashes[HOST]["tree.py"]),
+    ]
+    assert all(line in run.text for line in found["found"].splitlines())
+    assert "playbooks/capture.yml" in found["fix"]
+    assert [reference.fleet.sh(host, look) for host in edits] == before
 
 
 def test_a_file_that_changes_while_it_is_captured_is_refused_and_then_captured(reference: Reference) -> None:

@@ -143,7 +143,7 @@ def test_patched_files_of_a_directory_over_a_captured_package(new: Path, cache: 
 
     target = reference(tmp_path / "target", new)
     for one in (captured, bundles.read_bundle(place)):
-        overlays.apply(one, target, syntax=lambda sources: {})
+        overlays.apply(one, target)
     assert (target / SPEC_INFO).read_bytes() == (patches / SPEC_INFO).read_bytes()
     assert (target / SERVER_ARGS).read_bytes() == (patches / SERVER_ARGS).read_bytes()
     assert records.verify(target, overlay=overlays.expected([captured.manifest, manifest])).changed == {}

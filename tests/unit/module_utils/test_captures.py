@@ -306,6 +306,6 @@ def test_20000_files_are_carried_in_one_archive_and_applied_once(tmp_path: Path)
     archive = bundles.pack(captures.capture(reference, "engine").bundle)
     bundle = bundles.unpack(archive)
     assert bundle.files == edited
-    assert len(overlays.apply(bundle, target, syntax=lambda sources: {})) == 20000
+    assert len(overlays.apply(bundle, target)) == 20000
     assert overlaid.content(target) == overlaid.content(reference)
-    assert overlays.apply(bundle, target, syntax=lambda sources: {}) == []
+    assert overlays.apply(bundle, target) == []

@@ -10,6 +10,7 @@ import http.server
 import json
 import os
 import platform
+import re
 import shutil
 import stat
 import subprocess
@@ -374,9 +375,10 @@ def test_the_environments_interpreter_judges_the_overlays_syntax(host: Host, bun
     broken = {**bundle.files, "engine/tree.py": b"def broken(:\n"}
     files = [{**one, "result": wheels.sha256(broken[one["path"]])} for one in bundle.manifest["files"]]
     manifest = {**bundle.manifest, "python": "99.0", "files": files}
-    finding = host.refusal(host.spec(bundles.Bundle({**manifest, "digest": bundles.manifest_digest(manifest)}, broken)))
+    spec = host.spec(bundles.Bundle({**manifest, "digest": bundles.manifest_digest(manifest)}, broken))
+    finding = host.refusal(spec)
     assert finding.id == "overlay.not-python"
-    assert "engine/tree.py" in finding.evidence
+    assert re.fullmatch(r"engine/tree\.py: .+ \(tree\.py, line 1\)", finding.evidence)
 
 
 def test_inputs_that_cannot_end_well_are_refused_before_anything_runs(host: Host) -> None:

@@ -78,11 +78,6 @@ def ours(site: Path) -> Tree:
     return {path: data for path, data in overlaid.content(site).items() if path.startswith("engine/")}
 
 
-def quiet(sources: t.Mapping[str, bytes]) -> dict[str, str]:
-    """Nothing here is meant to run."""
-    return {}
-
-
 @given(edits())
 @tried
 def test_applying_what_was_captured_is_the_identity(trees: tuple[Tree, Tree]) -> None:
@@ -92,11 +87,11 @@ def test_applying_what_was_captured_is_the_identity(trees: tuple[Tree, Tree]) ->
         bundles.write_bundle(top / "kept", bundles.unpack(bundles.pack(bundle)))
         kept = bundles.read_bundle(top / "kept")
         assert kept == bundle
-        changed = overlays.apply(kept, target, syntax=quiet)
+        changed = overlays.apply(kept, target)
         assert ours(target) == ours(reference)
         assert changed == [entry["path"] for entry in bundle.manifest["files"]]
         assert {one.verdict for one in overlays.audit([bundle.manifest], target)} == {"ok"}
-        assert overlays.apply(kept, target, syntax=quiet) == []
+        assert overlays.apply(kept, target) == []
         assert captures.capture(target, "engine").bundle.digest == bundle.digest
 
 
@@ -112,7 +107,7 @@ def test_without_the_overlay_it_is_the_package_again_bit_for_bit(trees: tuple[Tr
             (target / path).parent.mkdir(parents=True, exist_ok=True)
             os.link(undone / path, target / path)
         before = overlaid.content(undone)
-        overlays.apply(bundle, target, syntax=quiet)
+        overlays.apply(bundle, target)
         assert overlaid.content(undone) == before
         state = records.verify(undone)
         assert (state.changed, state.missing, state.foreign) == ({}, {}, ())
@@ -134,7 +129,7 @@ def test_exactly_what_is_due_is_touched(trees: tuple[Tree, Tree], data: st.DataO
             elif entry["path"] in there:
                 overlays.replace(target / entry["path"], bundle.files[entry["path"]], int(entry["mode"], 8))
         untouched = {path: (target / path).stat().st_ino for path in ours(target) if path in there or path not in paths}
-        assert overlays.apply(bundle, target, syntax=quiet) == [path for path in paths if path not in there]
+        assert overlays.apply(bundle, target) == [path for path in paths if path not in there]
         assert {path: (target / path).stat().st_ino for path in untouched} == untouched
         assert ours(target) == ours(reference)
 
@@ -160,7 +155,7 @@ def test_no_path_leads_out_of_the_package(path: str) -> None:
         whole = {**manifest, "digest": bundles.manifest_digest(manifest)}
         before = held(top)
         with contextlib.suppress(FindingError):
-            overlays.apply(bundles.Bundle(whole, {path: b"x"}), site, syntax=quiet)
+            overlays.apply(bundles.Bundle(whole, {path: b"x"}), site)
         new = held(top).items() - before.items()
         assert len(new) <= 1
         assert all((top / one).resolve().is_relative_to(site / "engine") for one, _content in new)

@@ -110,13 +110,17 @@ def test_binaries_that_nobody_named_are_refused(bundle: bundles.Bundle, clean: P
     )
 
 
-def test_what_is_not_python_is_refused(reference: Path, clean: Path) -> None:
-    (reference / "engine/tree/utils.py").write_bytes(b"def broken(:\n")
-    bundle = captures.capture(reference, "engine").bundle
-    assert untouched(clean, bundle) == "overlay.not-python"
-    assert overlays.check(bundle, clean, syntax=lambda sources: {}) == []
-    # an interpreter older than the engine's does not judge
-    assert overlays.check(overlaid.sealed(bundle, python="99.0"), clean) == []
+def test_what_is_not_python_is_told_of_the_overlay_whose_file_it_is(bundle: bundles.Bundle) -> None:
+    later = layer(bundle, "engine/spec_info.py", b"later = 1\n")
+    manifests = [bundle.manifest, later.manifest]
+    assert overlays.not_python(manifests, {}) == []
+    [first, second] = overlays.not_python(manifests, {"engine/tree/utils.py": "invalid syntax", "engine/spec_info.py": "never closed"})
+    assert (first.id, first.evidence, bundle.digest in first.subject) == (
+        "overlay.not-python",
+        "engine/tree/utils.py: invalid syntax",
+        True,
+    )
+    assert (second.evidence, later.digest in second.subject) == ("engine/spec_info.py: never closed", True)
 
 
 def test_audit_names_what_changed_after_applying(bundle: bundles.Bundle, clean: Path) -> None:

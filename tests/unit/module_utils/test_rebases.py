@@ -109,9 +109,9 @@ def test_the_proposal_is_a_whole_bundle_over_the_new_version(made: rebases.Rebas
     bundles.verify_bundle(made.bundle, "proposal")
     site = wheels.venv(tmp_path / "newer")
     wheels.install(site, "engine", "0.5.23", version(2))
-    found = overlays.check(made.bundle, site, syntax=overlays.syntax_errors)
-    assert [finding.id for finding in found] == ["overlay.not-python"]  # the markers
-    overlays.apply(made.bundle, site, syntax=lambda sources: {})
+    with pytest.raises(SyntaxError):  # the markers
+        compile(made.bundle.files["engine/clash.py"], "clash.py", "exec")
+    overlays.apply(made.bundle, site)
     state = records.verify(site, overlay=overlays.expected([made.bundle.manifest]))
     assert (state.changed, state.missing, state.foreign) == ({}, {}, ())
     assert {path for path, verdict in VERDICTS.items() if verdict in rebases.PROPOSED} == {
