@@ -9,7 +9,6 @@ The plan is complete when no pin is missing; until then it names the pins to mak
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import os
 import typing as t
@@ -19,11 +18,11 @@ from . import (
     adoptions,
     arguments,
     artifacts,
-    bundles,
     environments,
     gpufindings,
     lockfrom,
     locks,
+    overlayplans,
     overlays,
     packagelists,
     pythons,
@@ -39,52 +38,7 @@ from . import (
 from . import models as hub
 from .findings import ERROR, OK, Finding, FindingError, errors, from_dict
 from .layout import SCHEMA, Layout, unit_name
-
-
-class Layers(t.Protocol):
-    """Makes the bundle of a directory on the controller (plugin_utils/layers.py): its manifest, and where it lies. Raises FindingError.
-
-    ``record`` gives the RECORD of a package, empty where that cannot be had.
-    """
-
-    def __call__(
-        self,
-        directory: str,
-        base: t.Mapping[str, str],
-        hashes: t.Sequence[str],
-        python: str,
-        below: t.Sequence[t.Mapping[str, t.Any]],
-        binaries: t.Collection[str],
-    ) -> tuple[t.Mapping[str, t.Any], Path]: ...
-
-    def record(self, base: t.Mapping[str, str], hashes: t.Sequence[str], python: str) -> t.Mapping[str, t.Any]: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Overlay:
-    """One overlay of an instance: its manifest, where its bundle lies on the controller, and where it comes from, for a person."""
-
-    manifest: t.Mapping[str, t.Any]
-    place: Path
-    origin: str
-
-
-class Pins(t.Protocol):
-    """What the plan reads of a pins directory (plugin_utils/pins.py)."""
-
-    def lock(self, name: str) -> t.Optional[str]: ...
-
-    def reference(self, host: str) -> dict[str, t.Any]: ...
-
-    def manifest(self, digest: str) -> t.Optional[dict[str, t.Any]]: ...
-
-    def bundle(self, digest: str) -> t.Any: ...
-
-    def wheel(self, key: str) -> t.Optional[dict[str, t.Any]]: ...
-
-    def wheel_file(self, record: t.Mapping[str, t.Any]) -> Path: ...
-
-    def verify(self, digest: str) -> None: ...
+from .overlayplans import Layers, Overlay, Pins
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,10 +85,13 @@ class Planner:
         self.state = state
         self.tables = tables
         self.pins = pins
-        self.layers = layers
         self.layout = Layout(wanted.root)
         self.python = pythons.choose(wanted.python, state, wanted.host, wheelhouses.archives(wanted.archives))
         self.directories = list(wanted.wheel_directories)
+        packages = {name: engine["package"] for name, engine in tables["engines"].items()}
+        self.overlays = overlayplans.Overlays(
+            wanted.host, self.layout, packages, state["overlays"], "overlay" in wanted.pins_update, wanted.wheel_directories, pins, layers
+        )
         self.given: dict[str, tuple[wheelsources.Given, t.Mapping[str, t.Any]]] = {}
         self.findings: list[Finding] = []
         self.gpus_used: set[str] = set()
@@ -273,8 +230,12 @@ class Planner:
         lock = self._lock(stack, "specdec_instances[%s].engine" % instance["name"])
         if self.python.job:
             return
-        layered = self._layered(instance, captured, stack, lock) if lock is not None and captured is not None else None
-        if lock is None or layered is None:
+        if lock is None or captured is None:
+            return
+        try:
+            layered = self.overlays.layered(instance, captured, stack, lock)
+        except FindingError as error:
+            self.findings.append(error.finding)
             return
         self._check_algorithm(instance, stack, layered)
         environment = self._environment(instance["name"], stack, lock, layered)
@@ -381,102 +342,12 @@ class Planner:
             return None
         return t.cast("dict[str, str]", captured["packages"])
 
-    def _package(self, instance: t.Mapping[str, t.Any], overlay: t.Mapping[str, t.Any]) -> str:
-        return overlay.get("package") or self.tables["engines"][instance["engine"]["name"]]["package"]
-
-    def _captured(self, instance: t.Mapping[str, t.Any]) -> t.Optional[dict[tuple[str, str], Overlay]]:
-        """The instance's captured overlays by reference and package; None while one is to be captured."""
-        found: dict[tuple[str, str], t.Optional[Overlay]] = {}
-        for overlay in instance.get("overlays") or ():
-            if not overlay.get("reference"):
-                continue
-            package = self._package(instance, overlay)
-            key = (overlay["reference"], package)
-            found[key] = None
-            digest = self.pins.reference(overlay["reference"]).get("overlays", {}).get(package)
-            if digest is None or "overlay" in self.wanted.pins_update:
-                self._miss(
-                    {
-                        "kind": "overlay",
-                        "reference": overlay["reference"],
-                        "package": package,
-                        "root": self.wanted.root,
-                        "binaries": list(overlay.get("binaries") or ()),
-                        "wheel_directories": [str(one) for one in self.wanted.wheel_directories],
-                        "replace": digest is not None,
-                    }
-                )
-                continue
-            try:
-                manifest = self.pins.manifest(digest)
-                if manifest and digest not in self.state["overlays"]:
-                    self.pins.verify(digest)
-            except FindingError as error:
-                self.findings.append(error.finding)
-                continue
-            if manifest is None:
-                self.refuse(
-                    "bundle-gone",
-                    "overlay %s of %s" % (digest, overlay["reference"]),
-                    "is named by the pins, but its bundle is not there",
-                    "nothing at %s" % self.pins.bundle(digest),
-                    "the bundle",
-                    "restore the pins directory from version control, or capture anew with playbooks/capture.yml",
-                )
-            else:
-                found[key] = Overlay(manifest, self.pins.bundle(digest), "captured from %s" % overlay["reference"])
-        known = {key: overlay for key, overlay in found.items() if overlay is not None}
-        return known if len(known) == len(found) else None
-
-    def _layered(
-        self, instance: t.Mapping[str, t.Any], captured: t.Mapping[tuple[str, str], Overlay], stack: stacks.Stack, lock: locks.Lock
-    ) -> t.Optional[list[Overlay]]:
-        """The instance's overlays in order, the directories among them made into bundles; None where one is refused."""
-        layered: list[Overlay] = []
-        for overlay in instance.get("overlays") or ():
-            name = self._package(instance, overlay)
-            locked = next((one for one in lock.packages if one.name == name), None)
-            try:
-                if overlay.get("reference"):
-                    one = captured[overlay["reference"], name]
-                    self._check_version(one.manifest, locked, stack)
-                    layered.append(one)
-                else:
-                    layered.append(self._layer(overlay, name, locked, stack, [one.manifest for one in layered]))
-            except FindingError as error:
-                self.findings.append(error.finding)
-                return None
-        return layered
-
-    def _layer(
-        self,
-        overlay: t.Mapping[str, t.Any],
-        name: str,
-        locked: t.Optional[locks.Package],
-        stack: stacks.Stack,
-        below: t.Sequence[t.Mapping[str, t.Any]],
-    ) -> Overlay:
-        if locked is None:
-            fix = "name a package of the lock in overlays[].package"
-            raise FindingError(Finding("overlay.layer", ERROR, "overlays[].package %s" % name, "is not in the lock", fix=fix))
-        base, hashes, python = self._base(locked, stack)
-        below = [manifest for manifest in below if manifest["base"]["name"] == locked.name]
-        binaries = overlay.get("binaries") or ()
-        manifest, place = self.layers(overlay["directory"], base, hashes, python, below, binaries)
-        self._check_version(manifest, locked, stack)
-        return Overlay(manifest, place, "directory %s" % overlay["directory"])
-
-    def _base(self, locked: locks.Package, stack: stacks.Stack) -> tuple[dict[str, str], tuple[str, ...], str]:
-        """The locked package that overlays lie over: name and version, accepted hashes, minor version of Python."""
-        python = ".".join(stack.interpreter["version"].split(".")[:2]) if stack.interpreter else ""
-        return {"name": locked.name, "version": locked.version}, locked.hashes, python
-
-    def _check_version(self, manifest: t.Mapping[str, t.Any], locked: t.Optional[locks.Package], stack: stacks.Stack) -> None:
-        """Refuse an overlay for another version than the locked one before anything is built, and name the files that moved."""
-        version = locked.version if locked else None
-        if overlays.version_finding(manifest, version, {}):
-            rows = self.layers.record(*self._base(locked, stack)) if locked else {}
-            raise FindingError(t.cast("Finding", overlays.version_finding(manifest, version, rows)))
+    def _captured(self, instance: t.Mapping[str, t.Any]) -> t.Optional[t.Mapping[tuple[str, str], Overlay]]:
+        found = self.overlays.captured(instance)
+        self.findings += found.findings
+        for pin in found.missing:
+            self._miss(pin)
+        return found.known
 
     def _lock(self, stack: stacks.Stack, variable: str) -> t.Optional[locks.Lock]:
         inputs = locks.inputs(stack, self.wanted.exclude_newer)
@@ -552,7 +423,8 @@ class Planner:
                     self._send_wheelhouse(self.environments[content["id"]], lock)
                 else:
                     self._send_wheels(stack, lock)
-                self._send_overlays(layered)
+                for artifact in self.overlays.lacking(layered):
+                    self._send("overlays", artifact)
         return content
 
     def _changes(self, instance: str, lock: locks.Lock) -> dict[str, t.Any]:
@@ -584,7 +456,7 @@ class Planner:
         for wheel in lacking:
             if wheel["sha256"] in places:
                 dest = self.layout.wheels / wheel["sha256"] / wheel["filename"]
-                self._send("wheels", str(places[wheel["sha256"]]), str(dest), wheel["sha256"])
+                self._send("wheels", artifacts.Artifact(str(places[wheel["sha256"]]), str(dest), wheel["sha256"]))
 
     def _send_wheelhouse(self, environment: dict[str, t.Any], lock: locks.Lock) -> None:
         """Every wheel of the lock that the host lacks, from the wheelhouse; its build then asks no network."""
@@ -598,34 +470,13 @@ class Planner:
             return
         for one in sent:
             dest = self.layout.wheels / one["sha256"] / one["filename"]
-            self._send("wheels", str(wheelhouses.place(directory, one)), str(dest), one["sha256"])
+            self._send("wheels", artifacts.Artifact(str(wheelhouses.place(directory, one)), str(dest), one["sha256"]))
         environment["sent"] = wheelhouses.total(sent)
         environment["job"].update(wheels=records, pages=[], uv_env=dict(wheelhouses.HOST))
 
-    def _send_overlays(self, layered: t.Sequence[Overlay]) -> None:
-        for overlay in layered:
-            digest = overlay.manifest["digest"]
-            if digest not in self.state["overlays"]:
-                source = str(overlay.place)
-                held = self._held(overlay.manifest)
-                self._send("overlays", source, str(self.layout.overlays / digest), artifacts.tree_digest(source), held)
-
-    def _held(self, manifest: t.Mapping[str, t.Any]) -> dict[str, str]:
-        """The files of a bundle that other bundles on the host hold: path in it → path there."""
-        places: dict[str, str] = {}
-        for digest in self.state["overlays"]:
-            known: t.Optional[t.Mapping[str, t.Any]] = None
-            with contextlib.suppress(FindingError):
-                known = self.pins.manifest(digest)
-            for entry in known["files"] if known else ():
-                places[entry["result"]] = str(self.layout.overlays / digest / bundles.FILES / entry["path"])
-        wanted = {entry["path"]: entry["result"] for entry in manifest["files"] if entry["result"]}
-        return {"%s/%s" % (bundles.FILES, path): places[result] for path, result in wanted.items() if result in places}
-
-    def _send(self, kind: str, source: str, dest: str, digest: str, held: t.Optional[t.Mapping[str, str]] = None) -> None:
-        artifact = artifacts.Artifact(source, dest, digest, held=held or {}).as_dict()
-        if artifact not in self.artifacts[kind]:
-            self.artifacts[kind].append(artifact)
+    def _send(self, kind: str, artifact: artifacts.Artifact) -> None:
+        if artifact.as_dict() not in self.artifacts[kind]:
+            self.artifacts[kind].append(artifact.as_dict())
 
     # What the host must have
 
@@ -711,7 +562,7 @@ class Planner:
         digest = artifacts.tree_digest(source)
         name = "%s/%s" % (os.path.basename(source.rstrip("/")), digest[:16])
         if name not in self.state["models"]:
-            self._send("models", source, str(self.layout.models / name), digest)
+            self._send("models", artifacts.Artifact(source, str(self.layout.models / name), digest))
         return str(self.layout.models / name)
 
     def _fetch(self, instance: t.Mapping[str, t.Any], environment: t.Mapping[str, t.Any]) -> None:
