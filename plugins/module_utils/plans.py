@@ -16,12 +16,14 @@ from pathlib import Path
 
 from . import (
     adoptions,
+    architectures,
     arguments,
     artifacts,
     environments,
     gpufindings,
     lockfrom,
     locks,
+    modelfiles,
     overlayplans,
     overlays,
     packagelists,
@@ -95,6 +97,7 @@ class Planner:
         self.given: dict[str, tuple[wheelsources.Given, t.Mapping[str, t.Any]]] = {}
         self.findings: list[Finding] = []
         self.gpus_used: set[str] = set()
+        self.sources: dict[str, dict[str, t.Any]] = {}
         self.missing: list[dict[str, t.Any]] = []
         self.settings: list[dict[str, str]] = []
         self.environments: dict[str, dict[str, t.Any]] = {}
@@ -627,6 +630,7 @@ class Planner:
         engine = self.tables["engines"][stack.engine]
         name = instance["name"]
         composed = arguments.compose(engine, stack.lane, instance, models)
+        preset = self._fit_to_gpus(instance, stack, composed)
         if "cuda" not in stack.lacks:
             self._check_memory(instance, engine["memory_share"], composed.config)
         self.settings += [
@@ -634,7 +638,59 @@ class Planner:
             for option, value in composed.config.items()
         ]
         facts = releasefacts.compose(instance, stack, engine, environment, self.layout, models, self._secrets(instance))
+        facts["environment_variables"] = {**preset, **facts["environment_variables"]}
         return releases.compose(self.wanted.root, facts, composed.config, self.wanted.launcher)
+
+    def _fit_to_gpus(self, instance: t.Mapping[str, t.Any], stack: stacks.Stack, composed: arguments.Arguments) -> dict[str, str]:
+        """Judge the arguments on the GPUs that run them, and add what is set there; returns environment variables."""
+        table, name = self.tables["architectures"], instance["name"]
+        here = self._situation(instance, stack, composed.config)
+        preset = architectures.defaults(table, here)
+        composed.config.update(preset.arguments)
+        composed.origins.update({option: preset.reasons[option] for option in preset.arguments})
+        own = instance.get("environment") or {}
+        environment = {key: value for key, value in preset.environment.items() if key not in own}
+        self.settings += [
+            {"instance": name, "name": "environment.%s" % key, "value": value, "origin": preset.reasons[key]}
+            for key, value in environment.items()
+        ]
+
+        def subject(option: str) -> str:
+            part = ".extra_args.%s" % option if composed.origins.get(option) == "extra_args" else ": %s" % option
+            return "%s: specdec_instances[%s]%s" % (self.wanted.host, name, part)
+
+        here = dataclasses.replace(here, config=composed.config)
+        where = "%s: specdec_instances[%s].model" % (self.wanted.host, name)
+        self.findings += architectures.judge(table, here, subject)
+        self.findings += architectures.unread(table, here, where, str(composed.config.get("model-path") or composed.config.get("model")))
+        return environment
+
+    def _situation(self, instance: t.Mapping[str, t.Any], stack: stacks.Stack, config: t.Mapping[str, t.Any]) -> architectures.Situation:
+        """What the instance is on its GPUs; on a lane without CUDA there are none."""
+        table = self.tables["architectures"]
+        facts = gpufindings.used(self.state["gpus"], "none" if "cuda" in stack.lacks else instance.get("gpus") or "all")
+        traits = {
+            **architectures.model_traits(table, self._described(instance).get("model"), config),
+            **architectures.gpu_traits(facts, architectures.degrees(table, stack.engine, config)["tensor"]),
+            **architectures.speculative_traits(
+                config, (instance.get("speculative") or {}).get("algorithm", schema.ALGORITHM_NONE), bool(instance.get("draft"))
+            ),
+        }
+        return architectures.Situation(stack.engine, stack.version, architectures.kinds(table, facts["devices"]), traits, config)
+
+    def _described(self, instance: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+        """What the files of model and draft say, by part (see modelfiles.describe); what is not there yet is left out."""
+        places = {part: self._place(instance[part]) for part in ("model", "draft") if instance.get(part)}
+        known = dict(self.state.get("model_files") or {})
+        sent = [instance[part]["directory"] for part in places if instance[part].get("directory")]
+        if not all(place in self.sources for place in sent):
+            self.sources.update(modelfiles.describe([sent]))
+        known.update(self.sources)
+        return {part: known[place] for part, place in places.items() if place in known}
+
+    def _place(self, model: t.Mapping[str, t.Any]) -> str:
+        """Where a model is read: on the host, or on the controller."""
+        return releasefacts.model_on_host(self.layout, model) or model["directory"]
 
     def _secrets(self, instance: t.Mapping[str, t.Any]) -> dict[str, dict[str, str]]:
         engine = self.tables["engines"][instance["engine"]["name"]]

@@ -14,16 +14,20 @@ import runpy
 import typing as t
 from pathlib import Path
 
+import yaml
+
 from ansible_collections.specdec.serving.plugins.module_utils import environments, failures, models, networks, pythons, wheelbuilds
 
 from . import reports
 
 TESTS = Path(__file__).resolve().parents[2]
 DOCUMENTED = runpy.run_path(str(TESTS / "lint" / "documented.py"), run_name="documented")
+ARCHITECTURES = Path(environments.__file__).parent / "data" / "architectures.yml"
 COLLECTED = DOCUMENTED["finding_ids"]()
 
 #: The checks of areas whose ids are put together with what a table holds.
 TABLES: dict[str, t.Iterable[str]] = {
+    "architecture": {row["check"] for row in yaml.safe_load(ARCHITECTURES.read_text())["rules"]},
     "environment": [row[1] for row in environments._UV_FAILURES],
     "failure": [*(row.id for row in failures.FAILURES), "exception", "signal"],
     "gate": ["draft-does-nothing"],

@@ -18,7 +18,7 @@ from ansible_collections.specdec.serving.plugins.module_utils import findings, l
 from ansible_collections.specdec.serving.plugins.module_utils.findings import Finding, FindingError
 
 DATA = Path(plans.__file__).parent / "data"
-TABLES = {name: yaml.safe_load((DATA / (name + ".yml")).read_text()) for name in ("stacks", "engines")}
+TABLES = {name: yaml.safe_load((DATA / (name + ".yml")).read_text()) for name in ("stacks", "engines", "architectures")}
 DIGEST = "00112233445566ff"
 
 #: A bare Debian 12 without a GPU, as gathered.
@@ -108,7 +108,9 @@ class Layers:
 
 def lock_for(inputs: t.Mapping[str, t.Any]) -> str:
     versions = {"sglang": "0.5.23", "torch": inputs["torch"].split("==")[-1]}
-    if "+" not in versions["torch"]:
+    if "flashinfer" not in inputs["lacks"]:
+        versions.update({"flashinfer-python": inputs["flashinfer"], **dict([inputs["kernel"]])})
+    elif "+" not in versions["torch"]:
         versions["torch"] += "+cpu"
     packages = tuple(locks.Package(name, version, ("0" * 64,)) for name, version in sorted(versions.items()))
     return locks.Lock(packages, locks.identity(inputs)).text()
@@ -743,3 +745,82 @@ def test_a_share_of_unified_memory_is_compared_with_what_is_free(share: dict[str
     state = {**BARE, "os": system, "gpus": gpus, "memory": {"total": 120 * 10**9, "available": 80 * 10**9}}
     made = plan(state, engine={"name": "sglang", "version": "0.5.23", "lane": "auto"}, extra_args=share)
     assert [one["verdict"] for one in made["findings"] if one["id"] == "gpu.unified-share"] == verdicts
+
+
+# What the GPUs decide
+
+
+#: Two RTX PRO 6000 on different sockets.
+PRO_6000: dict[str, t.Any] = {
+    "source": "nvml",
+    "driver": "580.95.05",
+    "devices": [
+        {
+            "index": number,
+            "uuid": "GPU-%d" % number,
+            "bus_id": "0000:0%d:00.0" % number,
+            "name": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+            "compute_capability": "12.0",
+            "memory": 102641958912,
+            "mig": None,
+            "nvlinks": 0,
+            "iommu": None,
+            "unified": False,
+            "processes": [],
+            "error": None,
+        }
+        for number in range(2)
+    ],
+    "topology": {"paths": [[None, "SYS"], ["SYS", None]], "p2p": [[None, "ok"], ["ok", None]], "reason": None},
+    "toolkits": [{"path": "/usr/local/cuda-13.0", "names": ["/usr/local/cuda"], "version": "13.0"}],
+}
+
+
+def on_gpus(model_files: t.Optional[dict[str, t.Any]] = None, **instance: t.Any) -> dict[str, t.Any]:
+    """A plan for SGLang on two RTX PRO 6000, without speculation."""
+    known = {"config": {"model_type": "qwen3"}, "problem": "", "quantization": None, "weights": None, "tokenizer": None}
+    state = changed(gpus=PRO_6000)
+    state["memory"] = {"total": 512 * 10**9, "available": 400 * 10**9}
+    state["model_files"] = {"/srv/target": known} if model_files is None else model_files
+    state["pythons"][0]["headers"] = True
+    wanted = {"engine": {"name": "sglang", "version": "0.5.23", "lane": "cu130"}, "draft": None, "speculative": None, **instance}
+    return plan(state, **wanted)
+
+
+def settings(made: t.Mapping[str, t.Any]) -> dict[str, tuple[str, str]]:
+    return {one["name"]: (one["value"], one["origin"]) for one in made["settings"]}
+
+
+def test_what_a_kind_of_gpu_needs_is_set_and_shown_with_its_reason() -> None:
+    made = on_gpus(tensor_parallel=2)
+    assert errors(made) == []
+    shown = settings(made)
+    assert shown["attention-backend"][0] == "flashinfer" and "FlashAttention 3" in shown["attention-backend"][1]
+    assert shown["environment.NCCL_P2P_LEVEL"][0] == "SYS" and "host bridges" in shown["environment.NCCL_P2P_LEVEL"][1]
+    facts = made["releases"][0]["files"]["facts"]
+    assert facts["environment_variables"]["NCCL_P2P_LEVEL"] == "SYS"
+    assert made["releases"][0]["files"]["config"]["attention-backend"] == "flashinfer"
+
+
+def test_what_the_user_says_of_a_gpu_is_kept() -> None:
+    made = on_gpus(tensor_parallel=2, extra_args={"attention-backend": "triton"}, environment={"NCCL_P2P_LEVEL": "PHB"})
+    shown = settings(made)
+    assert shown["attention-backend"] == ("triton", "extra_args") and "environment.NCCL_P2P_LEVEL" not in shown
+    assert made["releases"][0]["files"]["facts"]["environment_variables"]["NCCL_P2P_LEVEL"] == "PHB"
+
+
+def test_an_argument_that_fails_on_the_gpu_is_refused_where_it_is_written() -> None:
+    [one] = errors(on_gpus(extra_args={"attention-backend": "fa3"}))
+    assert one["id"] == "architecture.attention-backend"
+    assert one["subject"] == "ct200: specdec_instances[main].extra_args.attention-backend"
+
+
+def test_on_the_lane_cpu_gpus_decide_nothing() -> None:
+    state = changed(gpus=PRO_6000)
+    made = plan(state, gpus="all", extra_args={"attention-backend": "fa3"})
+    assert errors(made) == [] and not [one for one in made["findings"] if one["id"].startswith("architecture.")]
+
+
+def test_a_model_that_is_not_there_yet_is_told_and_lets_pass() -> None:
+    made = on_gpus({})
+    assert [(one["id"], one["verdict"]) for one in made["findings"]] == [("architecture.unread", "could not check")]
