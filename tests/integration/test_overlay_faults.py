@@ -6,11 +6,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import typing as t
+from pathlib import Path
 
 import overlayhost
 import pytest
-from flow import CHECKOUT, Fleet
+from flow import CHECKOUT, Fleet, Run
+
+from ansible_collections.specdec.serving.plugins.module_utils import artifacts
 
 HOST = "ct200"
 SMALL = "/srv/small"
@@ -43,17 +48,24 @@ print(json.dumps({"second": second, "result": news["result"], "id": spec["enviro
 """
 
 
+def push(fleet: Fleet, sent: Path) -> Run:
+    """Send what a file with artifacts names."""
+    env = {"ANSIBLE_COLLECTIONS_PATH": str(CHECKOUT / "collections")}
+    run = fleet.deploy(playbook=str(fleet.state / "push.yml"), variables={"sent": str(sent)}, env=env)
+    assert run.rc == 0, run.text[-4000:]
+    return run
+
+
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Fleet]:
     top = tmp_path_factory.mktemp("faults")
     made = Fleet(top, "specdec-overlaid", "10.89.85")
-    sent, playbook = top / "artifacts.json", top / "push.yml"
+    sent = top / "artifacts.json"
     sent.write_text(json.dumps(overlayhost.prepare(top)))
-    playbook.write_text(PLAYBOOK)
+    (top / "push.yml").write_text(PLAYBOOK)
     try:
         made.must("demo/hosts/hosts", "up", HOST)
-        env = {"ANSIBLE_COLLECTIONS_PATH": str(CHECKOUT / "collections")}
-        made.must("ansible-playbook", str(playbook), "-e", json.dumps({"sent": str(sent)}), env=env)
+        push(made, sent)
         yield made
     finally:
         made.down()
@@ -131,3 +143,29 @@ def test_a_bundle_that_was_edited_on_the_host_is_refused(fleet: Fleet) -> None:
     assert "sends the bundle anew" in finding["fix"]
     assert fleet.sh(HOST, "ls -A %s" % bundles) == ""
     assert fleet.sh(HOST, "ls -A %s/environments 2>/dev/null || true" % overlayhost.ROOT) == ""
+
+
+def test_any_size_is_one_transfer_and_the_same_calls(fleet: Fleet, tmp_path: Path) -> None:
+    """One small file, and 20,000 files beside one of 200 MB."""
+    for number in range(20000):
+        place = tmp_path / "large" / ("d%d" % (number % 100))
+        place.mkdir(parents=True, exist_ok=True)
+        (place / ("f%d.py" % number)).write_bytes(b"N = %d\n" % number)
+    (tmp_path / "large/table.bin").touch()
+    os.truncate(tmp_path / "large/table.bin", 200 << 20)
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small/a.py").write_bytes(b"A = 1\n")
+    counted = []
+    for name in ("small", "large"):
+        tree, sent = tmp_path / name, tmp_path / (name + ".json")
+        dest = str(overlayhost.PLACE.overlays / name)
+        sent.write_text(json.dumps([artifacts.Artifact(str(tree), dest, artifacts.tree_digest(tree)).as_dict()]))
+        run = push(fleet, sent)
+        counted.append((run.calls, len(re.findall(r"^<[\d.]+> PUT ", run.text, re.MULTILINE))))
+    assert counted[0] == counted[1]
+    assert counted[0][1] == 1
+    assert fleet.sh(HOST, "cd %s/large && find . -name '*.py' | wc -l && stat -c %%s table.bin" % overlayhost.PLACE.overlays) == (
+        "20000\n%d" % (200 << 20)
+    )
+    (tmp_path / "nothing.json").write_text("[]")
+    assert push(fleet, tmp_path / "nothing.json").calls == {}
