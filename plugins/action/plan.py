@@ -36,7 +36,9 @@ class ActionModule(ActionBase):
         if damaged:
             return {**result, **controller.refusal("%s: nothing was changed; the table of stacks has to be mended first:" % host, damaged)}
         arguments = self._task.args
-        instances, wrong = schema.instances(host, arguments.get("instances"), arguments.get("instance_defaults"))
+        instances, wrong = schema.instances(
+            host, arguments.get("instances"), arguments.get("instance_defaults"), arguments.get("host_defaults")
+        )
         wrong += schema.check_names(host, task_vars)
         wrong += schema.check_settings(host, arguments, task_vars["groups"]["all"]) or [
             *networks.check(host, arguments["network"]),
@@ -94,7 +96,7 @@ class ActionModule(ActionBase):
             root=arguments["root"],
             pins_dir=arguments["pins_dir"],
             instances=instances,
-            pins=arguments["pins"],
+            pins={**arguments["pins"], **(arguments.get("host_pins") or {})},
             extra_packages=arguments["extra_packages"],
             wheel_directories=locks.wheel_directories(arguments["wheel_directories"], controller.environment()),
             wheelhouse=str(house) if house else "",

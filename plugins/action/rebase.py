@@ -21,7 +21,9 @@ class ActionModule(ActionBase):
     def run(self, tmp: t.Any = None, task_vars: t.Any = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
         host, arguments = task_vars["inventory_hostname"], self._task.args
-        instances, wrong = schema.instances(host, arguments.get("instances"), arguments.get("instance_defaults"))
+        instances, wrong = schema.instances(
+            host, arguments.get("instances"), arguments.get("instance_defaults"), arguments.get("host_defaults")
+        )
         if wrong:
             return {**result, **controller.refusal("%s: nothing was changed; the inventory has to be mended first:" % host, wrong)}
         pins = Pins(arguments["pins_dir"])

@@ -22,13 +22,17 @@ options:
     description: Options that hold for every instance, as in C(specdec_instance_defaults).
     type: dict
     default: {}
-positional: defaults
+  host_defaults:
+    description: The same of the host, merged over them, as in C(specdec_host_defaults).
+    type: dict
+    default: {}
+positional: defaults, host_defaults
 """
 
 EXAMPLES = r"""
 - name: Read which stored secrets equal the wanted ones
   specdec.serving.gather:
-    secrets: "{{ specdec_instances | specdec.serving.secrets(specdec_instance_defaults) }}"
+    secrets: "{{ specdec_instances | specdec.serving.secrets(specdec_instance_defaults, specdec_host_defaults) }}"
 """
 
 RETURN = r"""
@@ -42,9 +46,14 @@ import typing as t
 from ansible_collections.specdec.serving.plugins.module_utils import schema
 
 
-def secrets(instances: list[dict[str, t.Any]], defaults: t.Optional[dict[str, t.Any]] = None) -> dict[str, dict[str, str]]:
+def secrets(
+    instances: list[dict[str, t.Any]],
+    defaults: t.Optional[dict[str, t.Any]] = None,
+    host_defaults: t.Optional[dict[str, t.Any]] = None,
+) -> dict[str, dict[str, str]]:
     """See DOCUMENTATION."""
-    return schema.secrets([schema.merge(defaults or {}, one) for one in instances])
+    common = schema.merge(defaults or {}, host_defaults or {})
+    return schema.secrets([schema.merge(common, one) for one in instances])
 
 
 class FilterModule:

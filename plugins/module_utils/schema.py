@@ -23,12 +23,14 @@ VARIABLES: dict[str, str] = {
     "specdec_pins_dir": "Directory on the controller that holds locks and overlay bundles.",
     "specdec_pins_update": "Kinds of pins (overlay, lock) that a deploy makes anew although it has them.",
     "specdec_pins": "Versions that differ from the stack's.",
+    "specdec_host_pins": "The same of one host, merged over specdec_pins.",
     "specdec_extra_packages": "Packages installed besides the engine's own.",
     "specdec_wheel_directories": "Directories on the controller that hold wheels.",
     "specdec_wheelhouse": "Directory on the controller that all packages come from, so that no index is asked.",
     "specdec_exclude_newer": "Date after which the index's releases are not looked at.",
     "specdec_instances": "The servers of a host.",
     "specdec_instance_defaults": "Options that hold for every instance that does not say otherwise.",
+    "specdec_host_defaults": "The same of one host, merged over specdec_instance_defaults.",
     "specdec_hub": "Where models come from that are named by repo, and the token that reads them.",
     "specdec_network": "How controller and hosts reach package indexes and hubs: mirror, login, proxy, certificate authority.",
     "specdec_python": "Which Python environments are built with, and where it comes from.",
@@ -250,6 +252,7 @@ SETTINGS: dict[str, Option] = {
     "root": Option(str, pattern=r"/[\w./-]+", words="an absolute path of plain characters"),
     "pins_dir": Option(str),
     "pins": Option(dict),
+    "host_pins": Option(dict),
     "extra_packages": Option(list, elements=Option(str)),
     "wheel_directories": Option(list, elements=Option(str)),
     "wheelhouse": Option(str),
@@ -325,8 +328,9 @@ def check_settings(host: str, settings: t.Mapping[str, t.Any], hosts: t.Optional
     for name, option in SETTINGS.items():
         checker.value("specdec_" + name, settings.get(name), option)
     if not checker.findings:
-        for name, pin in (settings.get("pins") or {}).items():
-            _check_pin(checker, "specdec_pins.%s" % name, pin, hosts)
+        for variable in ("pins", "host_pins"):
+            for name, pin in (settings.get(variable) or {}).items():
+                _check_pin(checker, "specdec_%s.%s" % (variable, name), pin, hosts)
     return checker.findings
 
 
@@ -370,20 +374,21 @@ def merge(defaults: t.Mapping[str, t.Any], own: t.Mapping[str, t.Any]) -> dict[s
     return merged
 
 
-def instances(host: str, wanted: t.Any, defaults: t.Any) -> tuple[list[dict[str, t.Any]], list[Finding]]:
+def instances(host: str, wanted: t.Any, defaults: t.Any, host_defaults: t.Any = None) -> tuple[list[dict[str, t.Any]], list[Finding]]:
     """The instances of a host with their defaults, and what is wrong with them.
 
     :param host: inventory name, for the messages.
     :param wanted: ``specdec_instances`` as written.
-    :param defaults: ``specdec_instance_defaults`` as written.
+    :param defaults: ``specdec_instance_defaults`` as written; :param host_defaults: ``specdec_host_defaults``, which is over it.
     :returns: the merged instances (empty when there are findings), the findings.
     """
     checker = _Checker(host)
     checker.value("specdec_instance_defaults", defaults, Option(dict))
+    checker.value("specdec_host_defaults", host_defaults or {}, Option(dict))
     checker.value("specdec_instances", wanted, Option(list, elements=Option(dict)))
     if checker.findings:
         return [], checker.findings
-    merged = [merge(defaults, one) for one in wanted]
+    merged = [merge(merge(defaults, host_defaults or {}), one) for one in wanted]
     for index, one in enumerate(merged):
         name = one.get("name") if isinstance(one.get("name"), str) else str(index)
         where = "specdec_instances[%s]" % name

@@ -31,8 +31,16 @@ options:
     description: Options that hold for every instance that does not say otherwise.
     type: raw
     default: {}
+  host_defaults:
+    description: The same of this host, merged over them.
+    type: raw
+    default: {}
   pins:
     description: Versions that differ from the stack's, by package, or where a package comes from; see docs/pins.md.
+    type: raw
+    default: {}
+  host_pins:
+    description: The same of this host, package by package over them.
     type: raw
     default: {}
   extra_packages:

@@ -28,6 +28,10 @@ options:
     description: Options that hold for every instance that does not say otherwise.
     type: raw
     default: {}
+  host_defaults:
+    description: The same of this host, merged over them.
+    type: raw
+    default: {}
   wheel_directories:
     description: Directories on the controller that hold wheels.
     type: list

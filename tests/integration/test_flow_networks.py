@@ -21,7 +21,7 @@ from flow import CHECKOUT, ROOT, Fleet, Run
 from index import Index
 from proxy import Proxy
 
-from ansible_collections.specdec.serving.plugins.module_utils import environments, locks, stacks
+from ansible_collections.specdec.serving.plugins.module_utils import environments, locks, stacks, wheelhouses
 from ansible_collections.specdec.serving.plugins.module_utils.layout import SCHEMA
 
 PREFIX, SUBNET = "specdec-way", "10.89.74"
@@ -80,12 +80,12 @@ class Site:
         assert run.rc == 0, run.text[-5000:]
         return run
 
-    def pythons(self, **wanted: t.Any) -> list[dict[str, t.Any]]:
+    def pythons(self, wheelhouse: str = "", **wanted: t.Any) -> list[dict[str, t.Any]]:
         """The Pythons of the host once ``specdec_python`` is there."""
         facts = self.fleet.state / "pythons.json"
         content = "{{ gpu_host_plan.state.pythons | to_json }}"
         kept = {"ansible.builtin.copy": {"dest": str(facts), "content": content}, "delegate_to": "localhost", "become": False}
-        self.must(role("gpu_host"), kept, **({"specdec_python": wanted} if wanted else {}))
+        self.must(role("gpu_host"), kept, **({"specdec_python": wanted, "specdec_wheelhouse": wheelhouse} if wanted else {}))
         return json.loads(facts.read_text())
 
     @functools.cached_property
@@ -295,30 +295,34 @@ def test_a_managed_python_is_installed_first_and_the_host_read_again(site: Site)
     assert again == python
 
 
-def test_a_python_of_the_wheelhouse_is_sent_and_installed(site: Site) -> None:
-    place = "%s/cache/python/%s/cpython.tar.gz" % (ROOT, site.row["sha256"])
-    job = {"schema": SCHEMA, "kind": "python", "root": ROOT, "who": "a test", "why": "", "host": "ct200", "source": "wheelhouse"}
-    job.update(version=site.minor, mirror="", downloads="", rows={"cpython-%s" % site.version: site.row}, archive=place)
-    sent = {"source": str(site.archive), "dest": place, "digest": site.row["sha256"], "mode": "0644"}
-    pin = {"kind": "python", "name": "wheelhouse Python", "root": ROOT, "artifacts": [sent], "job": job}
-    asked = len(site.proxy.seen)
-    site.must(role("gpu_host"), {**role("engine_env", tasks_from="python.yml"), "vars": {"engine_env_pythons": [pin]}}, specdec_network={})
-    assert len(site.proxy.seen) == asked
-    (python,) = [one for one in site.pythons() if one["source"] == "wheelhouse"]
-    site.built(site.locks[VERSIONS[2]], python)
+def test_a_python_of_the_wheelhouse_is_gathered_sent_and_installed(site: Site) -> None:
+    house = site.fleet.state / "wheelhouse"
+    downloads = site.fleet.state / "wheelhouse-downloads.json"
+    downloads.write_text(json.dumps({"cpython-%s" % site.version: site.row}))
+    wanted = {"source": "wheelhouse", "version": site.minor, "downloads": str(downloads)}
+    fill = role("engine_env", tasks_from="wheelhouse.yml")
+    site.must(fill, specdec_network={}, specdec_wheelhouse=str(house))  # the host's tools: the index of this test does not have them
 
+    early = site.play(role("gpu_host"), specdec_python=wanted, specdec_wheelhouse=str(house))
+    assert early.rc != 0 and "specdec_python on ct200: the wheelhouse does not hold it" in early.text
+    site.must(fill, specdec_python=wanted, specdec_wheelhouse=str(house))
+    (kept,) = wheelhouses.archives(str(house))
+    assert (kept["sha256"], kept["version"]) == (site.row["sha256"], site.version)
+
+    site.fleet.sh("ct200", "rm -r %s/python/wheelhouse-*" % ROOT)  # filling needed it for the plan
     before = site.environments()
-    damaged = site.fleet.state / "damaged.tar.gz"
-    damaged.write_bytes(site.archive.read_bytes()[:-1000])
-    run = site.play(
-        role("gpu_host"),
-        {
-            **role("engine_env", tasks_from="python.yml"),
-            "vars": {"engine_env_pythons": [{**pin, "artifacts": [{**sent, "source": str(damaged), "dest": place + ".new"}]}]},
-        },
-    )
-    assert run.rc != 0 and "arrived with digest" in run.text
+    archive = wheelhouses.place(house, kept, wheelhouses.PYTHON)
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[:-1000])
+    damaged = site.play(role("gpu_host"), specdec_python=wanted, specdec_wheelhouse=str(house))
+    assert damaged.rc != 0 and "1 file(s) are damaged" in damaged.text and archive.name in damaged.text
     assert site.environments() == before
+    archive.write_bytes(whole)
+
+    asked = len(site.proxy.seen)
+    (python,) = [one for one in site.pythons(wheelhouse=str(house), **wanted) if one["source"] == "wheelhouse"]
+    assert len(site.proxy.seen) == asked
+    site.built(site.locks[VERSIONS[2]], python)
 
 
 def test_a_prefix_is_used_where_it_is(site: Site) -> None:

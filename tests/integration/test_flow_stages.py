@@ -93,8 +93,10 @@ def test_a_rotated_key_is_a_release_without_a_build(fleet: Fleet) -> None:
 
 
 def test_a_failing_specification_shows_no_secret(fleet: Fleet) -> None:
-    run = deploy(fleet, key=ROTATED, specdec_exclude_newer=["a", "list"], specdec_pins_update=17)
-    assert run.rc != 0 and "specdec_" in run.text
+    run = deploy(fleet, key=ROTATED, specdec_exclude_newer=["a", "list"], specdec_pins_update=17, specdec_host_pins={"torch": 2.1})
+    assert run.rc != 0
+    for variable in ("specdec_exclude_newer", "specdec_pins_update", "specdec_host_pins.torch"):
+        assert "%s on %s" % (variable, HOST) in run.text, run.text[-3000:]
 
 
 def test_no_secret_lies_anywhere_on_the_host(fleet: Fleet) -> None:

@@ -109,8 +109,8 @@ def test_hand_edits_are_named_all_three_and_nothing_else(served: Fleet, tmp_path
 
 def test_an_environment_made_by_hand_is_audited_without_a_trace(served: Fleet, tmp_path: Path) -> None:
     before = served.sh("ct129", UNTOUCHED)
-    pins = {"torch": "2.13.0+cpu"}
-    options = [*REFERENCES, "-e", json.dumps({"specdec_pins": pins, "specdec_verify_report": str(tmp_path)})]
+    pins = {"specdec_pins": {"torch": "2.0.0"}, "specdec_host_pins": {"torch": "2.13.0+cpu"}}
+    options = [*REFERENCES, "-e", json.dumps({**pins, "specdec_verify_report": str(tmp_path)})]
     run = verify(served, *options, limit="ct129")
     assert run.rc == 2
     found = wrong(tmp_path, "ct129")

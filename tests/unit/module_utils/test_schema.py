@@ -92,6 +92,17 @@ def test_a_key_is_never_repeated_in_a_message() -> None:
     assert "tiny-secret" not in only({**GOOD, "api_key": "tiny-secret"}).text()
 
 
+def test_a_hosts_own_defaults_are_over_its_groups_and_below_the_instance() -> None:
+    group = {**GOOD, "environment": {"A": "group", "B": "group", "C": "group"}}
+    merged, findings = schema.instances(
+        "ct200", [{"name": "main", "environment": {"C": "instance"}}], group, {"environment": {"B": "host", "C": "host"}}
+    )
+    assert findings == []
+    assert merged[0]["environment"] == {"A": "group", "B": "host", "C": "instance"}
+    merged, findings = schema.instances("ct200", [GOOD], {}, ["x"])
+    assert (merged, [one.subject for one in findings]) == ([], ["specdec_host_defaults on ct200"])
+
+
 def test_what_must_be_there_is_named() -> None:
     without = {k: v for k, v in GOOD.items() if k != "model"}
     finding = only(without)
