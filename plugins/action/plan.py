@@ -12,6 +12,7 @@ from ansible.plugins.action import ActionBase
 
 from ansible_collections.specdec.serving.plugins.module_utils import (
     findings,
+    fitting,
     locks,
     networks,
     plans,
@@ -71,9 +72,10 @@ class ActionModule(ActionBase):
         return {**result, "changed": False, **plan, "state": state}
 
     def _gather(self, arguments: t.Mapping[str, t.Any], instances: t.Sequence[t.Mapping[str, t.Any]], task_vars: t.Any) -> dict[str, t.Any]:
+        table = controller.table("architectures")
         asked = {
             "root": arguments["root"],
-            "ports": [releasefacts.address(one)[1] for one in instances],
+            "ports": sorted({port for one in instances for port in fitting.ports(table, one["engine"]["name"], one)}),
             "secrets": schema.secrets(instances),
             "prefix": pythons.wanted(arguments["python"]).prefix,
             "models": [releasefacts.models_on_host(Layout(arguments["root"]), one) for one in instances],

@@ -15,8 +15,6 @@ import struct
 import typing as t
 from pathlib import Path
 
-from .layout import canonical
-
 CONFIG = "config.json"
 _INDEX = "model.safetensors.index.json"
 _TOKENIZER = "tokenizer.json"
@@ -32,17 +30,28 @@ def describe(groups: t.Iterable[t.Iterable[str]]) -> dict[str, dict[str, t.Any]]
 
     ``config``: content of config.json, null where it cannot be read; ``problem``: why. ``quantization``: what ModelOpt wrote
     beside it, null without. ``weights``: ``bytes`` of all tensors and a ``problem`` (empty: none); null where there are no
-    safetensors. ``tokenizer``: sha256 of tokenizer.json, null without one; ``vocabulary``: a digest of what it knows, only
-    where the files of a group differ (a tokenizer may be written in several ways).
+    safetensors. ``tokenizer``: sha256 of tokenizer.json, null without one; ``against``: how it compares with the first of the
+    group, only where the files differ (a tokenizer may be written in several ways): how many ``tokens`` both could have, how many of
+    them are ``other``, an ``example``, and the ``problem`` why that is not known.
     """
     described: dict[str, dict[str, t.Any]] = {}
     for group in groups:
         own = {name: described.get(name) or _one(Path(name)) for name in group if Path(name).is_dir()}
-        if len({one["tokenizer"] for one in own.values() if one["tokenizer"]}) > 1:
-            for name, one in own.items():
-                one["vocabulary"] = _vocabulary(Path(name)) if one["tokenizer"] else None
+        first = next(iter(own), "")
+        for name, one in own.items():
+            if one["tokenizer"] and own[first]["tokenizer"] not in (None, one["tokenizer"]):
+                one["against"] = _compare(Path(name), Path(first))
         described.update(own)
     return described
+
+
+def absent(directory: str) -> dict[str, t.Any]:
+    """The description of a directory that is not there."""
+    return _described(None, "no directory %s" % directory)
+
+
+def _described(config: t.Optional[dict[str, t.Any]], problem: str) -> dict[str, t.Any]:
+    return {"config": config, "problem": problem, **dict.fromkeys(("quantization", "weights", "tokenizer", "against"))}
 
 
 def _one(directory: Path) -> dict[str, t.Any]:
@@ -55,14 +64,8 @@ def _one(directory: Path) -> dict[str, t.Any]:
         problem = "%s: %s" % (CONFIG, error.strerror)
     except ValueError as error:
         problem = "%s: %s" % (CONFIG, error)
-    return {
-        "config": config,
-        "problem": problem,
-        "quantization": _quantization(directory),
-        "weights": _weights(directory),
-        "tokenizer": _digest(directory),
-        "vocabulary": None,
-    }
+    found = {"quantization": _quantization(directory), "weights": _weights(directory), "tokenizer": _digest(directory)}
+    return {**_described(config, problem), **found}
 
 
 def _quantization(directory: Path) -> t.Optional[dict[str, t.Any]]:
@@ -81,17 +84,27 @@ def _digest(directory: Path) -> t.Optional[str]:
         return None
 
 
-def _vocabulary(directory: Path) -> t.Optional[str]:
-    """A digest over token → number, with the tokens that were added later."""
+def _compare(directory: Path, first: Path) -> dict[str, t.Any]:
     try:
-        content = json.loads((directory / _TOKENIZER).read_bytes())
-        tokens = content["model"]["vocab"]
-        # a unigram model lists its tokens with their scores
-        numbered = dict(tokens) if isinstance(tokens, dict) else {row[0]: number for number, row in enumerate(tokens)}
-        numbered.update({one["content"]: one["id"] for one in content.get("added_tokens") or ()})
-        return hashlib.sha256(canonical(numbered)).hexdigest()
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
-        return None
+        own, other = _vocabulary(directory), _vocabulary(first)
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        return {"tokens": 0, "other": 0, "example": "", "problem": "%s: %s" % (_TOKENIZER, error or type(error).__name__)}
+    strange = [token for token, number in own.items() if other.get(token, number) != number]
+    numbers = set(other.values())
+    strange += [token for token, number in own.items() if token not in other and number in numbers]
+    example = min(strange, default="")
+    words = "%r is %d here, %s there" % (example, own[example], other.get(example, "another")) if strange else ""
+    return {"tokens": min(len(own), len(other)), "other": len(strange), "example": words, "problem": ""}
+
+
+def _vocabulary(directory: Path) -> dict[str, int]:
+    """Token → number, with the tokens that were added later."""
+    content = json.loads((directory / _TOKENIZER).read_bytes())
+    tokens = content["model"]["vocab"]
+    # a unigram model lists its tokens with their scores
+    numbered = dict(tokens) if isinstance(tokens, dict) else {row[0]: number for number, row in enumerate(tokens)}
+    numbered.update({one["content"]: one["id"] for one in content.get("added_tokens") or ()})
+    return numbered
 
 
 def _weights(directory: Path) -> t.Optional[dict[str, t.Any]]:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from . import (
     adoptions,
-    architectures,
     arguments,
     artifacts,
     environments,
+    fitting,
     gpufindings,
     lockfrom,
     locks,
@@ -27,6 +27,7 @@ from . import (
     overlayplans,
     overlays,
     packagelists,
+    placements,
     pythons,
     releasefacts,
     releases,
@@ -98,6 +99,7 @@ class Planner:
         self.findings: list[Finding] = []
         self.gpus_used: set[str] = set()
         self.sources: dict[str, dict[str, t.Any]] = {}
+        self.ports: dict[str, dict[int, str]] = {}
         self.missing: list[dict[str, t.Any]] = []
         self.settings: list[dict[str, str]] = []
         self.environments: dict[str, dict[str, t.Any]] = {}
@@ -118,6 +120,7 @@ class Planner:
         self._check_python()
         for instance in self.wanted.instances:
             self._plan_instance(instance)
+        self.findings += placements.clashes(self.ports, lambda name: "%s: specdec_instances[%s].port" % (self.wanted.host, name))
         self._check_gpus()
         if self.wanted.wheelhouse:
             self.findings += wheelhouses.outside(self.missing, self.fetches, self.wanted.hub)
@@ -497,16 +500,18 @@ class Planner:
             )
 
     def _check_port(self, instance: t.Mapping[str, t.Any]) -> None:
-        port = releasefacts.address(instance)[1]
         unit = unit_name(instance["name"])
         ours = {unit, (instance.get("adopt") or {}).get("unit")}
-        foreign = [one for one in self.state["listeners"].get(str(port), ()) if not ours & set(one["cgroup"].split("/"))]
-        for one in foreign:
+        wanted = fitting.ports(self.tables["architectures"], instance["engine"]["name"], instance)
+        listening = [(port, one) for port in wanted for one in self.state["listeners"].get(str(port), ())]
+        for port, one in listening:
+            if ours & set(one["cgroup"].split("/")):
+                continue
             self.refuse(
                 "port",
                 "specdec_instances[%s].port" % instance["name"],
                 "is taken",
-                "port %d belongs to process %s (%s)" % (port, one["pid"], one["command"]),
+                "%s belongs to process %s (%s)" % (placements.port_text(port, wanted[port]), one["pid"], one["command"]),
                 "a free port, or one that %s holds" % unit,
                 "stop that process, or choose another port",
             )
@@ -630,7 +635,7 @@ class Planner:
         engine = self.tables["engines"][stack.engine]
         name = instance["name"]
         composed = arguments.compose(engine, stack.lane, instance, models)
-        preset = self._fit_to_gpus(instance, stack, composed)
+        preset = self._fit(instance, stack, composed)
         if "cuda" not in stack.lacks:
             self._check_memory(instance, engine["memory_share"], composed.config)
         self.settings += [
@@ -641,42 +646,24 @@ class Planner:
         facts["environment_variables"] = {**preset, **facts["environment_variables"]}
         return releases.compose(self.wanted.root, facts, composed.config, self.wanted.launcher)
 
-    def _fit_to_gpus(self, instance: t.Mapping[str, t.Any], stack: stacks.Stack, composed: arguments.Arguments) -> dict[str, str]:
-        """Judge the arguments on the GPUs that run them, and add what is set there; returns environment variables."""
-        table, name = self.tables["architectures"], instance["name"]
-        here = self._situation(instance, stack, composed.config)
-        preset = architectures.defaults(table, here)
+    def _fit(self, instance: t.Mapping[str, t.Any], stack: stacks.Stack, composed: arguments.Arguments) -> dict[str, str]:
+        """Judge the instance on what it is to run on, and add what its GPUs need to its arguments; returns environment variables."""
+        table, name, gpus = self.tables["architectures"], instance["name"], self.state["gpus"]
+        one = fitting.Instance(
+            self.wanted.host, instance, stack.engine, stack.version, "cuda" not in stack.lacks, self._described(instance), composed
+        )
+        preset = fitting.preset(table, gpus, one)
         composed.config.update(preset.arguments)
         composed.origins.update({option: preset.reasons[option] for option in preset.arguments})
-        own = instance.get("environment") or {}
-        environment = {key: value for key, value in preset.environment.items() if key not in own}
         self.settings += [
-            {"instance": name, "name": "environment.%s" % key, "value": value, "origin": preset.reasons[key]}
-            for key, value in environment.items()
+            {"instance": name, "name": "environment.%s" % variable, "value": value, "origin": preset.reasons[variable]}
+            for variable, value in preset.environment.items()
         ]
-
-        def subject(option: str) -> str:
-            part = ".extra_args.%s" % option if composed.origins.get(option) == "extra_args" else ": %s" % option
-            return "%s: specdec_instances[%s]%s" % (self.wanted.host, name, part)
-
-        here = dataclasses.replace(here, config=composed.config)
-        where = "%s: specdec_instances[%s].model" % (self.wanted.host, name)
-        self.findings += architectures.judge(table, here, subject)
-        self.findings += architectures.unread(table, here, where, str(composed.config.get("model-path") or composed.config.get("model")))
-        return environment
-
-    def _situation(self, instance: t.Mapping[str, t.Any], stack: stacks.Stack, config: t.Mapping[str, t.Any]) -> architectures.Situation:
-        """What the instance is on its GPUs; on a lane without CUDA there are none."""
-        table = self.tables["architectures"]
-        facts = gpufindings.used(self.state["gpus"], "none" if "cuda" in stack.lacks else instance.get("gpus") or "all")
-        traits = {
-            **architectures.model_traits(table, self._described(instance).get("model"), config),
-            **architectures.gpu_traits(facts, architectures.degrees(table, stack.engine, config)["tensor"]),
-            **architectures.speculative_traits(
-                config, (instance.get("speculative") or {}).get("algorithm", schema.ALGORITHM_NONE), bool(instance.get("draft"))
-            ),
-        }
-        return architectures.Situation(stack.engine, stack.version, architectures.kinds(table, facts["devices"]), traits, config)
+        self.ports[name] = fitting.ports(table, stack.engine, instance, composed.config)
+        others = [two for two in self.wanted.instances if two["name"] != name and isinstance(two.get("gpus"), list)]
+        taken = {device["uuid"] for two in others for device in gpufindings.used(gpus, two["gpus"])["devices"]}
+        self.findings += fitting.judge(table, self.state, one, taken)
+        return dict(preset.environment)
 
     def _described(self, instance: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
         """What the files of model and draft say, by part (see modelfiles.describe); what is not there yet is left out."""
@@ -686,6 +673,9 @@ class Planner:
         if not all(place in self.sources for place in sent):
             self.sources.update(modelfiles.describe([sent]))
         known.update(self.sources)
+        for part, place in places.items():
+            if place not in known and instance[part].get("path") and "model_files" in self.state:
+                known[place] = modelfiles.absent(place)
         return {part: known[place] for part, place in places.items() if place in known}
 
     def _place(self, model: t.Mapping[str, t.Any]) -> str:

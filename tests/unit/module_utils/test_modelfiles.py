@@ -53,7 +53,7 @@ def test_a_real_model_with_its_draft() -> None:
     assert target["config"]["num_hidden_layers"] == 3 and draft["config"]["num_hidden_layers"] == 1
     size = (MODELS / "target" / "model.safetensors").stat().st_size
     assert size - 8192 < target["weights"]["bytes"] < size and target["weights"]["problem"] == ""
-    assert target["tokenizer"] == draft["tokenizer"] and target["vocabulary"] is None
+    assert target["tokenizer"] == draft["tokenizer"] and draft["against"] is None
 
 
 def test_a_model_that_is_not_there_is_left_out(tmp_path: Path) -> None:
@@ -100,12 +100,18 @@ def test_a_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
 
 
 def test_tokenizers_are_compared_by_what_they_know(tmp_path: Path) -> None:
-    same, added, other = (model(tmp_path / name) for name in ("same", "added", "other"))
-    tokenizer(same, {"a": 0, "b": 1})
-    tokenizer(added, {"a": 0}, added_tokens=[{"content": "b", "id": 1}])
-    tokenizer(other, {"a": 1, "b": 0})
-    known = modelfiles.describe([[str(same), str(added), str(other)]])
-    digests = [known[str(place)]["vocabulary"] for place in (same, added, other)]
-    assert digests[0] == digests[1] != digests[2]
+    target, added, other = (model(tmp_path / name) for name in ("target", "added", "other"))
+    tokenizer(target, {"a": 0, "b": 1, "c": 2})
+    tokenizer(added, {"a": 0}, added_tokens=[{"content": "b", "id": 1}, {"content": "more", "id": 9}])
+    tokenizer(other, {"a": 1, "x": 2})
+    known = modelfiles.describe([[str(target), str(added)], [str(target), str(other)]])
+    assert known[str(target)]["against"] is None
+    assert known[str(added)]["against"] == {"tokens": 3, "other": 0, "example": "", "problem": ""}
+    assert known[str(other)]["against"] == {"tokens": 2, "other": 2, "example": "'a' is 1 here, 0 there", "problem": ""}
     (other / "tokenizer.json").write_text("[]")
-    assert modelfiles.describe([[str(same), str(other)]])[str(other)]["vocabulary"] is None
+    assert "tokenizer.json" in modelfiles.describe([[str(target), str(other)]])[str(other)]["against"]["problem"]
+
+
+def test_what_modelopt_wrote_beside_the_configuration(tmp_path: Path) -> None:
+    (model(tmp_path) / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "NVFP4"}}')
+    assert one(tmp_path)["quantization"] == {"quant_algo": "NVFP4"}

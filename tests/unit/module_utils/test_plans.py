@@ -822,5 +822,74 @@ def test_on_the_lane_cpu_gpus_decide_nothing() -> None:
 
 
 def test_a_model_that_is_not_there_yet_is_told_and_lets_pass() -> None:
-    made = on_gpus({})
+    made = on_gpus({}, model={"repo": "org/target", "revision": "0" * 40}, tensor_parallel=2)
     assert [(one["id"], one["verdict"]) for one in made["findings"]] == [("architecture.unread", "could not check")]
+
+
+def model_files(**model: t.Any) -> dict[str, t.Any]:
+    """What was read of /srv/target."""
+    read = {"config": {"model_type": "qwen3"}, "problem": "", "quantization": None, "weights": None, "tokenizer": "a", "against": None}
+    return {"/srv/target": {**read, **model}}
+
+
+def refused(made: t.Mapping[str, t.Any]) -> tuple[str, str, str]:
+    [one] = errors(made)
+    return one["id"], one["subject"], one["found"]
+
+
+def test_a_directory_that_is_no_model_is_refused() -> None:
+    subject = "ct200: specdec_instances[main].model"
+    assert refused(on_gpus({})) == ("plan.model-directory", subject, "no directory /srv/target")
+    broken = model_files(config=None, problem="config.json: No such file or directory")
+    assert refused(on_gpus(broken)) == ("plan.model-directory", subject, "config.json: No such file or directory")
+    cut = model_files(weights={"bytes": 10, "problem": "model.safetensors: is cut off: 5 of 10 bytes"})
+    assert refused(on_gpus(cut)) == ("plan.model-weights", subject, "model.safetensors: is cut off: 5 of 10 bytes")
+
+
+@pytest.mark.parametrize(
+    ("against", "verdict"),
+    [
+        ({"tokens": 1000, "other": 900, "example": "'a' is 1 here, 0 there", "problem": ""}, "error"),
+        ({"tokens": 1000, "other": 3, "example": "'a' is 1 here, 0 there", "problem": ""}, "warning"),
+        ({"tokens": 0, "other": 0, "example": "", "problem": "tokenizer.json: 'model'"}, "could not check"),
+        ({"tokens": 1000, "other": 0, "example": "", "problem": ""}, None),
+        (None, None),
+    ],
+)
+def test_a_draft_for_another_tokenizer_is_refused(against: t.Any, verdict: t.Optional[str]) -> None:
+    files = {**model_files(), "/srv/draft": model_files(tokenizer="b", against=against)["/srv/target"]}
+    made = on_gpus(files, draft={"path": "/srv/draft"}, speculative={"algorithm": "STANDALONE"})
+    found = [(one["verdict"], one["subject"]) for one in made["findings"] if one["id"] == "plan.tokenizer"]
+    assert found == ([(verdict, "ct200: specdec_instances[main].draft")] if verdict else [])
+
+
+def test_a_model_that_cannot_fit_is_refused_although_its_gpus_are_busy() -> None:
+    files = model_files(weights={"bytes": 250 * 10**9, "problem": ""})
+    id_, _subject, found = refused(on_gpus(files, tensor_parallel=2))
+    assert id_ == "fit.weights" and found == "125.0 GB weights = 125.0 GB on each GPU"
+    assert errors(on_gpus(model_files(weights={"bytes": 190 * 10**9, "problem": ""}), tensor_parallel=2)) == []
+
+
+def test_more_gpus_than_there_are_and_heads_that_cannot_be_shared_out_are_refused() -> None:
+    assert refused(on_gpus(tensor_parallel=4))[0] == "parallel.gpus"
+    odd = model_files(config={"model_type": "qwen3", "num_attention_heads": 7})
+    assert refused(on_gpus(odd, tensor_parallel=2))[0] == "parallel.heads"
+
+
+def test_a_derived_port_is_looked_at_and_not_beyond_the_last() -> None:
+    spread = {"tensor_parallel": 2, "extra_args": {"enable-dp-attention": True, "dp-size": 2}}
+    assert refused(on_gpus(port=65400, **spread))[0] == "port.range"
+    state = changed(listeners={"30234": [{"pid": 7, "command": "nginx", "cgroup": "/system.slice/nginx.service"}]})
+    assert refused(plan(state, **spread)) == (
+        "plan.port",
+        "specdec_instances[main].port on ct200",
+        "port 30234 (data-parallel attention) belongs to process 7 (nginx)",
+    )
+
+
+def test_a_model_of_the_controller_is_read_there() -> None:
+    models = Path(__file__).resolve().parents[3] / "demo" / "models"
+    made = on_gpus({}, model={"directory": str(models / "target")}, tensor_parallel=2)
+    assert settings(made)["attention-backend"][0] == "flashinfer"
+    odd = on_gpus({}, model={"directory": str(models / "target")}, tensor_parallel=8, gpus="all")
+    assert {one["id"] for one in errors(odd)} == {"parallel.gpus", "parallel.heads"}
