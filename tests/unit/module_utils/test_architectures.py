@@ -143,6 +143,7 @@ DEFAULTS: list[tuple[str, str, str, dict[str, t.Any], dict[str, t.Any], dict[str
         {
             "attention-backend": "triton",
             "moe-runner-backend": "flashinfer_cutlass",
+            "fp4-gemm-backend": "flashinfer_cutlass",
             "kv-cache-dtype": "bfloat16",
             "disable-custom-all-reduce": True,
         },
