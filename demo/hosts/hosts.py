@@ -44,7 +44,7 @@ USER = "engineer"
 #: What unit sandboxing, IPAddressDeny, Nice=, firewalls and debuggers inside a host need; less than --privileged.
 CAPABILITIES = "SYS_ADMIN,NET_ADMIN,NET_RAW,SYS_PTRACE,SYS_NICE,AUDIT_WRITE,MKNOD"
 #: Seconds in which a host must have booted and sshd must answer.
-PATIENCE = 60
+PATIENCE = 300
 
 #: Prints "running", or another state and the units that failed.
 WAIT_FOR_BOOT = """

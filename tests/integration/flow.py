@@ -112,7 +112,7 @@ class Fleet:
 
     def hosts(self, *arguments: str) -> str:
         """demo/hosts/hosts of this set."""
-        return self.must("demo/hosts/hosts", *arguments, timeout=180)
+        return self.must("demo/hosts/hosts", *arguments, timeout=600)
 
     def sh(self, host: str, script: str) -> str:
         """Run a script on a host as root."""

@@ -105,7 +105,7 @@ class Host:
         """Run demo/hosts/hosts."""
         data = stdin.encode() if isinstance(stdin, str) else stdin
         command = [str(CHECKOUT / "demo" / "hosts" / "hosts"), *arguments]
-        done = subprocess.run(command, env=self.environment, input=data or b"", capture_output=True, timeout=180, check=False)
+        done = subprocess.run(command, env=self.environment, input=data or b"", capture_output=True, timeout=600, check=False)
         if check:
             assert done.returncode == 0, "%s: %s%s" % (" ".join(arguments), done.stdout.decode(), done.stderr.decode())
         return done.stdout.decode()
@@ -244,14 +244,14 @@ class Host:
     def wait_for_step(self, instance: str, step: str) -> None:
         """Until the transaction of an instance has recorded a step."""
         command = 'until grep -qs \'"step": "%s"\' %s/instances/%s/transaction.json; do sleep 0.02; done' % (step, ROOT, instance)
-        self.sh("timeout", "30", "sh", "-c", command)
+        self.sh("timeout", "300", "sh", "-c", command)
 
     def wait_until_idle(self) -> None:
         """Until no job holds the host and nothing is unfinished."""
         unfinished = "ls %s/instances/*/transaction.json" % ROOT
         busy = "systemctl show --value --property=ActiveState specdec-job.service | grep -q ing"
         active = "systemctl is-active --quiet specdec-job.service"
-        self.sh("timeout", "60", "sh", "-c", "while %s || %s || %s; do sleep 0.1; done >/dev/null 2>&1" % (unfinished, active, busy))
+        self.sh("timeout", "300", "sh", "-c", "while %s || %s || %s; do sleep 0.1; done >/dev/null 2>&1" % (unfinished, active, busy))
 
     def power_cycle(self) -> None:
         """Cut the power and start again."""
