@@ -74,6 +74,10 @@ stacks-check: bootstrap ## compare the table of stacks with what the package ind
 stacks-add: bootstrap ## add a release to the table of stacks: make stacks-add ENGINE=sglang VERSION=1.2.3
 	@PYTHONPATH=collections python scripts/stacktable.py add "$(ENGINE)" "$(VERSION)"
 
+.PHONY: arguments-check
+arguments-check: bootstrap ## compare the engines' arguments with released parsers: make arguments-check ENGINE=sglang VERSION=1.2.3
+	@PYTHONPATH=collections python scripts/argumenttable.py $(ENGINE) $(VERSION)
+
 # Where a playbook beside deploy.yml finds this checkout as a collection, from any directory and
 # whatever ANSIBLE_COLLECTIONS_PATH says.
 .PHONY: link

@@ -98,14 +98,22 @@ class Index:
 
     def member(self, wheel: Wheel, pattern: str) -> bytes:
         """A file out of a wheel that is not fetched. Raises Unreachable, also where there is none."""
+        return next(iter(self.members(wheel, pattern, 1).values()))
+
+    def members(self, wheel: Wheel, pattern: str, most: t.Optional[int] = None) -> dict[str, bytes]:
+        """Files out of a wheel that is not fetched, by name, not more than ``most``. Raises Unreachable, also where there is none."""
         if wheel.size is None:
             raise Unreachable("%s: the index does not say how large it is" % wheel.filename)
         parts = _Parts(functools.partial(self._get, wheel.url), wheel.size)
         try:
             with zipfile.ZipFile(t.cast("t.IO[bytes]", io.BufferedReader(parts, _BLOCK))) as archive:
-                return archive.read(next(name for name in archive.namelist() if re.fullmatch(pattern, name)))
-        except (zipfile.BadZipFile, StopIteration) as error:
-            raise Unreachable("%s: this is no wheel, or holds no %s" % (wheel.filename, pattern)) from error
+                names = [name for name in archive.namelist() if re.fullmatch(pattern, name)][:most]
+                found = {name: archive.read(name) for name in names}
+        except zipfile.BadZipFile as error:
+            raise Unreachable("%s: this is no wheel" % wheel.filename) from error
+        if not found:
+            raise Unreachable("%s holds no %s" % (wheel.filename, pattern))
+        return found
 
     def _read(self, package: str) -> t.Iterator[Wheel]:
         from packaging.utils import InvalidWheelFilename, parse_wheel_filename

@@ -77,10 +77,15 @@ def published(index: Index, tables: Rows, engine: str, version: str) -> dict[str
         row.update(kernel_name=kernel, kernel=pinned[kernel])
     if "algorithms_in" in rows:
         where = rows["algorithms_in"]
-        known = additions.members(index.member(wheels[0], re.escape(where["file"])), where["class"])
-        row["algorithms"] = sorted({*known, *where["aliases"]} - {"NONE"})
+        row["algorithms"] = sorted({*_algorithms(index.member(wheels[0], re.escape(where["file"])), where), *where["aliases"]} - {"NONE"})
     row["lanes"] = [row["native"], *_cpu(index, tables, engine, version, row)]
     return row
+
+
+def _algorithms(source: bytes, where: Rows) -> set[str]:
+    """The algorithms that an enumeration or a Literal names, in capitals; what is an alias of one for a single model is left out."""
+    known = {name.upper() for name in additions.members(source, where["class"]) or additions.literals(source, where["class"])}
+    return {name for name in known if not re.search(where.get("except", "(?!)"), name)}
 
 
 def _cpu(index: Index, tables: Rows, engine: str, version: str, row: dict[str, t.Any]) -> list[str]:

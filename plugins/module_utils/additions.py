@@ -102,6 +102,26 @@ def _classes(source: bytes, name: t.Optional[str]) -> t.Iterator[ast.stmt]:
             yield from node.body
 
 
+def literals(source: bytes, name: str) -> set[str]:
+    """The texts of a ``Literal`` that a source assigns to a name, those of other names within it included."""
+    values = {
+        target.id: node.value.slice
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+    def texts(node: t.Optional[ast.expr]) -> set[str]:
+        if isinstance(node, ast.Tuple):
+            return {text for one in node.elts for text in texts(one)}
+        if isinstance(node, ast.Name):
+            return texts(values.get(node.id))
+        return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
+
+    return texts(values.get(name))
+
+
 def members(source: bytes, name: str) -> set[str]:
     """The names that a class of a source assigns, without private ones: the members of an enumeration."""
     targets = [target for node in _classes(source, name) if isinstance(node, ast.Assign) for target in node.targets]

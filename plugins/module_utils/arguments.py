@@ -4,7 +4,7 @@
 """An instance's options turned into the engine's own arguments, with the origin of each.
 
 What becomes what is data (``data/engines.yml``); here is only the order in which it is laid over
-each other: fixed, options, lane, speculation, and last what the user passes through by name.
+each other: fixed, lane, options, speculation, and last what the user passes through by name.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from __future__ import annotations
 import dataclasses
 import typing as t
 
+from . import units
+from .findings import ERROR, WARNING, Finding
 from .layout import canonical
-from .schema import ALGORITHM_NONE
+from .schema import ALGORITHM_NONE, ENGINE_OPTIONS
 
 #: Fixed prompts over which acceptance is measured: plain code and prose, never random tokens, whose
 #: acceptance says nothing about real use.
@@ -24,6 +26,10 @@ PROMPTS = (
     "        if not isinstance(",
     "for i in range(len(self._data)):\n",
 )
+
+
+#: What holds where the instance does not say.
+DEFAULTS: t.Mapping[str, t.Any] = {"host": "127.0.0.1", "port": 30000, "tensor_parallel": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,53 +54,133 @@ def served_model_name(instance: t.Mapping[str, t.Any]) -> str:
     )
 
 
-def compose(engine: t.Mapping[str, t.Any], lane: str, instance: t.Mapping[str, t.Any], models: t.Mapping[str, str]) -> Arguments:
+def compose(
+    engine: t.Mapping[str, t.Any], version: str, lane: str, instance: t.Mapping[str, t.Any], models: t.Mapping[str, str]
+) -> Arguments:
     """The engine's configuration.
 
     :param engine: the engine's row of ``data/engines.yml``.
+    :param version: the engine's version: names of arguments change.
     :param lane: the lane's name.
     :param instance: the merged instance.
     :param models: paths on the host of ``model`` and, where there is one, ``draft``.
+
+    What the version has no argument for is left out; :func:`check` refuses it.
     """
     config: dict[str, t.Any] = {}
     origins: dict[str, str] = {}
 
-    def put(name: str, value: t.Any, origin: str) -> None:
-        config[name] = value
-        origins[name] = origin
+    def put(arguments: t.Mapping[str, t.Any], origin: str) -> None:
+        config.update(arguments)
+        origins.update(dict.fromkeys(arguments, origin))
 
-    for name, value in engine["fixed"].items():
-        put(name, value, "collection")
-    values = {
-        "model": models["model"],
-        "served_model_name": served_model_name(instance),
-        "host": instance.get("host", "127.0.0.1"),
-        "port": instance.get("port", 30000),
-        "tensor_parallel": instance.get("tensor_parallel", 1),
-        "context_length": instance.get("context_length"),
-    }
-    for option, value in values.items():
-        if value is not None:
-            put(engine["options"][option], value, "instance" if option in instance else "default")
-    for name, value in engine["lanes"].get(lane, {}).get("arguments", {}).items():
-        put(name, value, "lane " + lane)
+    put(engine["fixed"], "collection")
+    put(engine["lanes"].get(lane, {}).get("arguments", {}), "lane " + lane)
+    given = {option: value for option, value in instance.items() if value is not None}
+    values = {**DEFAULTS, **given, "model": models["model"], "served_model_name": served_model_name(instance)}
+    for option, row in engine["options"].items():
+        if option in values:
+            put(_written(row, version, values[option]), "instance" if option in given else "default")
     if speculates(instance):
-        for name, value in _speculation(engine, instance, models).items():
-            put(name, value, "instance")
-    for name, value in (instance.get("extra_args") or {}).items():
-        put(name.lstrip("-").replace("_", "-"), value, "extra_args")
+        put(_speculation(engine, version, instance, models), "instance")
+    put({_plain(name): value for name, value in (instance.get("extra_args") or {}).items()}, "extra_args")
     return Arguments(config, origins)
 
 
-def _speculation(engine: t.Mapping[str, t.Any], instance: t.Mapping[str, t.Any], models: t.Mapping[str, str]) -> dict[str, t.Any]:
-    wanted = dict(instance["speculative"])
+def method(engine: t.Mapping[str, t.Any], algorithm: str) -> str:
+    """What an engine calls an algorithm; SGLang writes its own in capitals, vLLM in small letters."""
+    name = engine["methods"].get(algorithm.upper(), algorithm.upper())
+    return name.lower() if engine.get("joined") else name
+
+
+def row_of(entry: t.Any, version: str) -> t.Optional[t.Mapping[str, t.Any]]:
+    """The row of an option that holds for a version, None where the version has no such argument."""
+    from packaging.specifiers import SpecifierSet
+
+    rows = entry if isinstance(entry, list) else [entry if isinstance(entry, t.Mapping) else {"name": entry}]
+    return next((row for row in rows if SpecifierSet(row.get("versions", "")).contains(version, prereleases=True)), None)
+
+
+def _written(entry: t.Any, version: str, value: t.Any) -> dict[str, t.Any]:
+    """The arguments that say what an option is."""
+    row = row_of(entry, version)
+    if row is None or ("when" in row and value is not row["when"]) or ("above" in row and value <= row["above"]):
+        return {}
+    return {row["name"]: row.get("value", value), **row.get("also", {})}
+
+
+def _speculation(
+    engine: t.Mapping[str, t.Any], version: str, instance: t.Mapping[str, t.Any], models: t.Mapping[str, str]
+) -> dict[str, t.Any]:
+    wanted = {name: value for name, value in instance["speculative"].items() if value is not None}
+    wanted["algorithm"] = method(engine, wanted["algorithm"])
     if models.get("draft"):
         wanted["draft"] = models["draft"]
-    names = engine["speculative"]
-    if names:
-        return {names[option]: value for option, value in wanted.items() if value is not None}
-    joined = {"method": wanted["algorithm"].lower(), "model": wanted.get("draft"), "num_speculative_tokens": wanted.get("num_draft_tokens")}
-    return {"speculative-config": canonical({key: value for key, value in joined.items() if value is not None}).decode()}
+    written: dict[str, t.Any] = {}
+    for option, value in wanted.items():
+        written.update(_written(engine["speculative"][option], version, value) if option in engine["speculative"] else {})
+    return {engine["joined"]: canonical(written).decode()} if engine.get("joined") else written
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("_", "-")
+
+
+def check(
+    engine: t.Mapping[str, t.Any],
+    name: str,
+    version: str,
+    instance: t.Mapping[str, t.Any],
+    added: t.Collection[str],
+    subject: t.Callable[[str], str],
+) -> list[Finding]:
+    """Refusals: options that this version has no argument for, and arguments passed through that it does not know (any more).
+
+    :param name: of the engine; :param added: arguments that overlays add.
+    :param subject: gives the subject of an option.
+    """
+    label = "%s %s" % (name, version)
+    found = []
+    asked = {option: instance[option] for option in ENGINE_OPTIONS if instance.get(option) is not None}
+    inner = {option: value for option, value in (instance.get("speculative") or {}).items() if value is not None}
+    tables = (("", engine["options"], asked), ("speculative.", engine["speculative"], inner if speculates(instance) else {}))
+    for prefix, table, values in tables:
+        for option, value in values.items():
+            if option not in table or row_of(table[option], version) is None:
+                known = ", ".join(sorted(one for one in table if row_of(table[one], version)))
+                fix = "Leave it out; or pass an argument of the engine's own through extra_args."
+                message = "%s has no argument for it" % label
+                found.append(Finding("arguments.option", ERROR, subject(prefix + option), message, str(value), known, fix=fix))
+    guarded = engine.get("guarded")
+    if guarded and not units.loopback(instance.get("host") or DEFAULTS["host"]):
+        message = "the key of %s guards only %s; the rest answers everybody who reaches this address" % (name, ", ".join(guarded))
+        fix = "Leave host at %s and put a proxy in front that passes only these." % DEFAULTS["host"]
+        listens = instance["host"]
+        found.append(Finding("arguments.open-endpoints", WARNING, subject("host"), message, listens, DEFAULTS["host"], fix=fix))
+    for written_as in instance.get("extra_args") or {}:
+        argument = _plain(written_as)
+        life = engine["life"].get(argument)
+        if life is None or argument.replace("-", "_") in added or alive(life, version):
+            continue
+        words = "since %s" % life["since"] if "since" in life and not _since(life, version) else "until %s" % life["until"]
+        message = "%s does not read this argument from its configuration" % label
+        fix = "Write instead: %s." % life["instead"]
+        expected = "an argument of this version; it is one %s" % words
+        found.append(Finding("arguments.removed", ERROR, subject("extra_args.%s" % written_as), message, argument, expected, fix=fix))
+    return found
+
+
+def _since(life: t.Mapping[str, str], version: str) -> bool:
+    from packaging.version import Version
+
+    return "since" not in life or Version(version) >= Version(life["since"])
+
+
+def alive(life: t.Mapping[str, str], version: str) -> bool:
+    """Whether a version has an argument."""
+    from packaging.version import Version
+
+    return _since(life, version) and ("until" not in life or Version(version) < Version(life["until"]))
 
 
 def environment_variables(

@@ -243,7 +243,7 @@ class Planner:
         except FindingError as error:
             self.findings.append(error.finding)
             return
-        self._check_algorithm(instance, stack, layered)
+        self._check_arguments(instance, stack, layered)
         environment = self._environment(instance["name"], stack, lock, layered)
         self._fetch(instance, environment)
         self._release(instance, stack, environment, models)
@@ -259,14 +259,17 @@ class Planner:
             return None
         return captured[keys[0]].manifest["base"]["version"] if keys and captured else ""
 
-    def _check_algorithm(self, instance: t.Mapping[str, t.Any], stack: stacks.Stack, layered: t.Sequence[Overlay]) -> None:
-        algorithm = (instance.get("speculative") or {}).get("algorithm", schema.ALGORITHM_NONE)
-        if algorithm.lower() == schema.ALGORITHM_NONE:
+    def _check_arguments(self, instance: t.Mapping[str, t.Any], stack: stacks.Stack, layered: t.Sequence[Overlay]) -> None:
+        engine = self.tables["engines"][stack.engine]
+        manifests = [one.manifest for one in layered if one.manifest["base"]["name"] == engine["package"]]
+        subject = "%s: specdec_instances[%s].%%s" % (self.wanted.host, instance["name"])
+        added = {name for one in manifests for name in one.get("adds", {}).get("arguments", ())}
+        self.findings += arguments.check(engine, stack.engine, stack.version, instance, added, lambda option: subject % option)
+        if not arguments.speculates(instance):
             return
-        package = self.tables["engines"][stack.engine]["package"]
-        manifests = [one.manifest for one in layered if one.manifest["base"]["name"] == package]
-        subject = "%s: specdec_instances[%s].speculative.algorithm" % (self.wanted.host, instance["name"])
-        refused = stackrules.algorithm(self.tables["stacks"], stack.engine, stack.version, algorithm, manifests, subject)
+        algorithm = arguments.method(engine, instance["speculative"]["algorithm"])
+        where = subject % "speculative.algorithm"
+        refused = stackrules.algorithm(self.tables["stacks"], stack.engine, stack.version, algorithm, manifests, where)
         self.findings += [refused] if refused else []
 
     def _stack(self, instance: t.Mapping[str, t.Any], base: str) -> t.Optional[stacks.Stack]:
@@ -634,7 +637,7 @@ class Planner:
     ) -> releases.Release:
         engine = self.tables["engines"][stack.engine]
         name = instance["name"]
-        composed = arguments.compose(engine, stack.lane, instance, models)
+        composed = arguments.compose(engine, stack.version, stack.lane, instance, models)
         preset = self._fit(instance, stack, composed)
         if "cuda" not in stack.lacks:
             self._check_memory(instance, engine["memory_share"], composed.config)

@@ -11,8 +11,7 @@ from . import arguments, probes, releases, schema, stacks, units
 from . import models as hub
 from .layout import Layout
 
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 30000
+DEFAULT_HOST = arguments.DEFAULTS["host"]
 
 #: Mean tokens per verification below which a draft costs more than it brings.
 ACCEPTANCE_FLOOR = 1.05
@@ -59,7 +58,7 @@ def compose(
 
 def address(instance: Instance) -> tuple[str, int]:
     """Where the instance listens: host and port."""
-    return instance.get("host", DEFAULT_HOST), instance.get("port", DEFAULT_PORT)
+    return instance.get("host", DEFAULT_HOST), instance.get("port", arguments.DEFAULTS["port"])
 
 
 def model_on_host(layout: Layout, model: t.Mapping[str, t.Any]) -> t.Optional[str]:

@@ -78,6 +78,34 @@ _MODEL = {
     "directory": Option(str),
 }
 
+#: The options that only become arguments of the engine (data/engines.yml says which).
+ENGINE_OPTIONS: dict[str, Option] = {
+    "tensor_parallel": Option(int, minimum=1),
+    "data_parallel": Option(int, minimum=1),
+    "attention_data_parallel": Option(int, minimum=1),
+    "pipeline_parallel": Option(int, minimum=1),
+    "expert_parallel": Option(int, minimum=1),
+    "context_length": Option(int, minimum=1),
+    "memory_fraction": Option(float, minimum=0.01, maximum=1.0),
+    "max_running_requests": Option(int, minimum=1),
+    "max_total_tokens": Option(int, minimum=1),
+    "chunked_prefill": Option(int, minimum=-1),
+    "page_size": Option(int, minimum=1),
+    "dtype": Option(str),
+    "quantization": Option(str),
+    "kv_cache_dtype": Option(str),
+    "attention_backend": Option(str),
+    "moe_backend": Option(str),
+    "fp4_backend": Option(str),
+    "trust_remote_code": Option(bool),
+    "prefix_caching": Option(bool),
+    "overlap": Option(bool),
+    "custom_all_reduce": Option(bool),
+    "cuda_graph": Option(bool),
+    "cuda_graph_max_batch": Option(int, minimum=1),
+    "mamba_strategy": Option(str, choices=("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy", "all", "align", "none")),
+}
+
 #: The options of one instance.
 INSTANCE: dict[str, Option] = {
     "name": Option(
@@ -117,10 +145,14 @@ INSTANCE: dict[str, Option] = {
             "num_draft_tokens": Option(int, minimum=1),
             "num_steps": Option(int, minimum=1),
             "topk": Option(int, minimum=1),
+            "draft_window": Option(int, minimum=1),
+            "draft_attention_backend": Option(str),
+            "draft_tensor_parallel": Option(int, minimum=1),
+            "lookup_min": Option(int, minimum=1),
+            "lookup_max": Option(int, minimum=1),
         },
     ),
     "gpus": Option((str, list)),
-    "tensor_parallel": Option(int, minimum=1),
     "host": Option(str),
     "port": Option(int, minimum=1, maximum=65535),
     "served_model_name": Option(str),
@@ -137,8 +169,8 @@ INSTANCE: dict[str, Option] = {
             )
         },
     ),
-    "context_length": Option(int, minimum=1),
     "extra_args": Option(dict),
+    **ENGINE_OPTIONS,
     "environment": Option(dict),
     "gate": Option(
         dict,

@@ -105,7 +105,8 @@ def _table(tables: t.Any) -> _Check:
         "source": _text(r".+", "where it was read"),
         "read": _text(r"\d{4}-\d\d-\d\d", "a date in quotes"),
     }
-    algorithms_in = _fields({"file": _text(r"\S+\.py", "a file"), "class": word, "aliases": _list(word)})
+    named = {"file": _text(r"\S+\.py", "a file"), "class": word, "aliases": _list(word), "except": _text(r".+", "a pattern")}
+    algorithms_in = _fields(named, ("file", "class", "aliases"))
     engine = {
         "kernels": names,
         "kernel_code": _mapping(label, _mapping(_one_of("any or a machine", ["any", "x86_64", "aarch64"]), code)),
