@@ -877,7 +877,7 @@ def test_more_gpus_than_there_are_and_heads_that_cannot_be_shared_out_are_refuse
 
 
 def test_a_derived_port_is_looked_at_and_not_beyond_the_last() -> None:
-    spread = {"tensor_parallel": 2, "extra_args": {"enable-dp-attention": True, "dp-size": 2}}
+    spread = {"tensor_parallel": 2, "attention_data_parallel": 2}
     assert refused(on_gpus(port=65400, **spread))[0] == "port.range"
     state = changed(listeners={"30234": [{"pid": 7, "command": "nginx", "cgroup": "/system.slice/nginx.service"}]})
     assert refused(plan(state, **spread)) == (
