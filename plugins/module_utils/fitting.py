@@ -153,7 +153,9 @@ def _shown(model: Row) -> str:
 def ports(table: Row, engine: str, wanted: Row, config: t.Optional[Row] = None) -> dict[int, str]:
     """Every port that an instance takes, and what for.
 
-    :param config: the engine's arguments; without them what the user passes through is enough for a first look.
+    :param config: the engine's arguments; without them what the user wrote is enough for a first look.
     """
-    given = config or {name.lstrip("-").replace("_", "-"): value for name, value in (wanted.get("extra_args") or {}).items()}
+    spread = {"attn-dp-size": wanted["attention_data_parallel"]} if (wanted.get("attention_data_parallel") or 1) > 1 else {}
+    passed = {name.lstrip("-").replace("_", "-"): value for name, value in (wanted.get("extra_args") or {}).items()}
+    given = config or {**spread, **passed}
     return placements.ports(table["ports"][engine], wanted.get("port", 30000), given)
