@@ -14,6 +14,7 @@ description:
   - Run with C(delegate_to) the reference. Nothing is written on the reference but a temporary file.
 version_added: 0.1.0
 author: specdec.serving contributors (@specdec)
+extends_documentation_fragment: [specdec.serving.packages]
 options:
   reference:
     description: Inventory name of the reference.
@@ -40,15 +41,6 @@ options:
     type: list
     elements: str
     default: []
-  wheel_directories:
-    description: Directories on the controller that hold wheels, to read what the overlay adds to its package.
-    type: list
-    elements: path
-    default: []
-  network:
-    description: How the controller reaches package indexes, for the same; see docs/networks.md.
-    type: dict
-    default: {}
   pins_dir:
     description: Directory on the controller that keeps the bundle.
     type: path

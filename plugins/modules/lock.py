@@ -13,6 +13,7 @@ description:
   - A lock that the pins hold is left as it is unless O(replace) says otherwise. No host is asked.
 version_added: 0.1.0
 author: specdec.serving contributors (@specdec)
+extends_documentation_fragment: [specdec.serving.packages]
 options:
   pins_dir:
     description: Directory on the controller that keeps the lock.
@@ -26,15 +27,6 @@ options:
     description: The variable that the stack comes from, for messages.
     type: str
     default: ""
-  wheel_directories:
-    description: Directories on the controller that hold wheels.
-    type: list
-    elements: path
-    default: []
-  network:
-    description: How the controller reaches package indexes; see docs/networks.md.
-    type: dict
-    default: {}
   replace:
     description: Whether a lock that the pins hold is made anew.
     type: bool

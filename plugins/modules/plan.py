@@ -14,6 +14,7 @@ description:
   - Fails with every finding that forbids the deploy, before anything is changed.
 version_added: 0.1.0
 author: specdec.serving contributors (@specdec)
+extends_documentation_fragment: [specdec.serving.instances]
 options:
   root:
     description: Directory on the host that holds everything.
@@ -23,18 +24,6 @@ options:
     description: Directory on the controller that holds locks and overlay bundles.
     type: str
     required: true
-  instances:
-    description: The servers of the host.
-    type: raw
-    default: []
-  instance_defaults:
-    description: Options that hold for every instance that does not say otherwise.
-    type: raw
-    default: {}
-  host_defaults:
-    description: The same of this host, merged over them.
-    type: raw
-    default: {}
   pins:
     description: Versions that differ from the stack's, by package, or where a package comes from; see docs/pins.md.
     type: raw

@@ -15,32 +15,12 @@ description:
     asked.
 version_added: 0.1.0
 author: specdec.serving contributors (@specdec)
+extends_documentation_fragment: [specdec.serving.packages, specdec.serving.instances]
 options:
   pins_dir:
     description: Directory on the controller that holds the overlay bundles.
     type: path
     required: true
-  instances:
-    description: The servers of the host.
-    type: raw
-    default: []
-  instance_defaults:
-    description: Options that hold for every instance that does not say otherwise.
-    type: raw
-    default: {}
-  host_defaults:
-    description: The same of this host, merged over them.
-    type: raw
-    default: {}
-  wheel_directories:
-    description: Directories on the controller that hold wheels.
-    type: list
-    elements: path
-    default: []
-  network:
-    description: How the controller reaches package indexes; see docs/networks.md.
-    type: dict
-    default: {}
   machine:
     description: Machine for which the packages are read.
     type: str

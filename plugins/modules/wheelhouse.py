@@ -14,6 +14,7 @@ description:
   - Goes on where an earlier run stopped; what is there is not downloaded again. The manifest is written last. No host is asked.
 version_added: 0.1.0
 author: specdec.serving contributors (@specdec)
+extends_documentation_fragment: [specdec.serving.packages]
 options:
   directory:
     description: The wheelhouse; made where it is not there.
@@ -33,15 +34,6 @@ options:
     type: str
     choices: [x86_64, aarch64]
     default: x86_64
-  wheel_directories:
-    description: Directories on the controller that hold local wheels of the locks.
-    type: list
-    elements: path
-    default: []
-  network:
-    description: How the controller reaches package indexes; see docs/networks.md.
-    type: dict
-    default: {}
 attributes:
   check_mode:
     support: full

@@ -390,7 +390,11 @@ class Bench:
         content["id"] = environments.environment_id(content)
         lock = self.fleet.sh(HOST, "cat %s/lock.txt" % there) + "\n"
         job = {"schema": 1, "kind": "build", "root": ROOT, "environment": content, "lock": lock, "python": content["python"]["path"]}
-        return {**job, "uv_env": {"UV_OFFLINE": "1"}, "dest": str(layout.Layout(ROOT).overlays / digest)}
+        place = layout.Layout(ROOT)
+        names = self.fleet.sh(HOST, "cd %s && ls */*.whl" % place.wheels).split()
+        wheels = [{"sha256": name.split("/")[0], "filename": name.split("/")[1]} for name in names]
+        offline = {"UV_OFFLINE": "1", "UV_NO_INDEX": "1"}
+        return {**job, "wheels": wheels, "uv_env": offline, "dest": str(place.overlays / digest)}
 
     def _nothing_to_do(self, bundle: Path) -> t.Iterator[Row]:
         """The overlay in a deploy: once it is there, not one call more than a deploy without any."""
