@@ -30,6 +30,16 @@ options:
     description: Name of the host, for the findings.
     type: str
     default: ''
+  whole:
+    description:
+      - Give what was found in each environment where it lies, too, and each root cause once, with what follows from it in its evidence.
+      - What the environments show by themselves is then not judged again.
+    type: bool
+    default: false
+  instances:
+    description: With O(whole), what C(specdec verify --json) tells of the host's instances, by their names.
+    type: dict
+    default: {}
 positional: wanted, host
 """
 
@@ -62,15 +72,26 @@ from ansible_collections.specdec.serving.plugins.module_utils import comparisons
 from ansible_collections.specdec.serving.plugins.module_utils.findings import FindingError
 
 
-def parity(seen: t.Mapping[str, t.Any], wanted: t.Optional[t.Mapping[str, t.Any]] = None, host: str = "") -> list[dict[str, str]]:
+def parity(
+    seen: t.Mapping[str, t.Any],
+    wanted: t.Optional[t.Mapping[str, t.Any]] = None,
+    host: str = "",
+    whole: bool = False,
+    instances: t.Optional[t.Mapping[str, t.Any]] = None,
+) -> list[dict[str, str]]:
     """See DOCUMENTATION."""
-    if not isinstance(seen, t.Mapping) or not seen.keys() & {"packages", "environments"}:
+    if not isinstance(seen, t.Mapping) or not seen.keys() & ({"environments"} if whole else {"packages", "environments"}):
         raise AnsibleFilterError("specdec.serving.parity takes what the module env_snapshot returned, or one snapshot of it")
     asked = wanted or {}
     if asked.keys() & {"packages", "environments"}:
         asked = {"snapshot": asked}
     try:
-        found = comparisons.findings({**seen, "host": host}, asked) if "packages" in seen else comparisons.environments(seen, asked, host)
+        if whole:
+            found = comparisons.audit(seen, instances or {}, asked, host)
+        elif "packages" in seen:
+            found = comparisons.findings({**seen, "host": host}, asked)
+        else:
+            found = comparisons.environments(seen, asked, host)
     except FindingError as error:
         raise AnsibleFilterError(error.finding.text()) from error
     return [one.as_dict() for one in found]

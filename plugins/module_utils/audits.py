@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 from pathlib import Path
 
-from . import comparisons, findings, folding, hostlibraries, probes, snapshots
+from . import comparisons, findings, folding, hostlibraries, probes, references, snapshots
 from .findings import COULD_NOT_CHECK, Finding, FindingError
 from .layout import Layout
 from .runners import Runner
@@ -68,16 +68,23 @@ def _failed(subject: str, why: str) -> dict[str, t.Any]:
 
 
 def snapshot(parameters: Parameters, runner: Runner) -> dict[str, t.Any]:
-    """env_snapshot: the data, and unless ``checks`` is off what is wrong with each environment by itself."""
+    """env_snapshot: the data, and unless ``checks`` is off what is wrong with each environment by itself.
+
+    With ``instances`` off those that the host program judges are not judged here: it knows their releases, too.
+    """
+    layout = Layout(parameters["root"])
+    program = layout.specdec.exists()
+    judged = () if parameters["instances"] or not program else tuple(references.deployed(layout))
 
     def look(environment: snapshots.Environment) -> dict[str, t.Any]:
-        state = snapshots.verified(environment.installed) if parameters["checks"] else None
+        wanted = environment.venv not in judged
+        state = snapshots.verified(environment.installed) if wanted and parameters["checks"] else None
         found = snapshots.findings(environment, runner, state, parameters["declared"]) if state else []
-        if parameters["imports"]:
+        if wanted and parameters["imports"]:
             found += _imports(environment, runner, DEFAULTS)[0]
         return {"snapshot": snapshots.take(environment, runner, state), "findings": folding.fold(found)}
 
-    return {**run(parameters, runner, look), "program": Layout(parameters["root"]).specdec.exists()}
+    return {**run(parameters, runner, look), "program": program}
 
 
 def compare(parameters: Parameters, runner: Runner) -> dict[str, t.Any]:

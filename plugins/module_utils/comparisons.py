@@ -9,9 +9,10 @@ Pure functions over the data of snapshots.py; nothing is read.
 from __future__ import annotations
 
 import typing as t
+from pathlib import PurePosixPath
 
-from . import checks, locks, parity, records, references
-from .findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding, FindingError
+from . import checks, folding, locks, parity, records, references
+from .findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding, FindingError, from_dict
 
 #: What a snapshot may be held against.
 WANTED = ("pins", "lock", "engine", "snapshot")
@@ -22,6 +23,12 @@ _SAME = "Deploy the engine to both from the same pins; a version that one host n
 
 
 def findings(snapshot: Snapshot, wanted: t.Mapping[str, t.Any]) -> list[Finding]:
+    """An environment against itself, and every comparison that is asked for (see :func:`compared`)."""
+    asked = compared(snapshot, wanted)
+    return [*parity.findings(snapshot["packages"], snapshot["kernels"], snapshot["lacks"], snapshot["torch"]), *asked]
+
+
+def compared(snapshot: Snapshot, wanted: t.Mapping[str, t.Any]) -> list[Finding]:
     """Every comparison that is asked for.
 
     :param wanted: any of pins (version or range by package), lock (text), engine ({name, version}), snapshot (of another environment).
@@ -32,7 +39,7 @@ def findings(snapshot: Snapshot, wanted: t.Mapping[str, t.Any]) -> list[Finding]
     if unknown:
         fix = "Give a snapshot, or a mapping with any of: %s." % ", ".join(WANTED)
         raise FindingError(Finding("parity.wanted", ERROR, ", ".join(unknown), "nothing that a snapshot is compared with", fix=fix))
-    found = parity.findings(snapshot["packages"], snapshot["kernels"], snapshot["lacks"], snapshot["torch"])
+    found = []
     if wanted.get("engine"):
         found.append(engine(snapshot, wanted["engine"]))
     if wanted.get("lock"):
@@ -53,17 +60,44 @@ def environments(seen: t.Mapping[str, t.Any], wanted: t.Mapping[str, t.Any], hos
     """
     found = []
     for snapshot in _snapshots(seen):
-        if not snapshot["engine"]:
-            continue
-        mine = {**snapshot, "host": host}
-        other = wanted.get("snapshot")
-        if other is not None and "packages" not in other:
-            known = [one for one in _snapshots(other) if one["engine"].get("name") == mine["engine"]["name"]]
-            if not known:
-                found.append(_nothing_there(_name(mine), mine["engine"]["name"], other))
-            other = {**known[0], "host": other.get("host", "")} if known else None
-        found += findings(mine, {**wanted, "snapshot": other})
+        if snapshot["engine"]:
+            asked, nothing = _asked(snapshot, wanted, host)
+            found += [*nothing, *findings({**snapshot, "host": host}, asked)]
     return found
+
+
+def audit(
+    seen: t.Mapping[str, t.Any], instances: t.Mapping[str, t.Mapping[str, t.Any]], wanted: t.Mapping[str, t.Any], host: str = ""
+) -> list[Finding]:
+    """All that is known of a host's environments: what was found where they lie, and the comparisons; each root cause once.
+
+    :param instances: by name what ``specdec verify --json`` tells of the instances there.
+    :param wanted: as for :func:`environments`.
+    """
+    left = dict(instances)
+    found = []
+    for result in seen.get("environments", ()):
+        here = [name for name, one in left.items() if one.get("environment") == PurePosixPath(result["path"]).parent.name]
+        together = [result, *(left.pop(name) for name in here)]
+        about = [from_dict(finding) for one in together for finding in one["findings"]]
+        snapshot = result.get("snapshot")
+        if snapshot and snapshot["engine"]:
+            asked, nothing = _asked(snapshot, wanted, host)
+            about += [*nothing, *compared({**snapshot, "host": host}, asked)]
+        found += folding.fold(about)
+    return [*found, *(from_dict(finding) for one in left.values() for finding in one["findings"])]
+
+
+def _asked(snapshot: Snapshot, wanted: t.Mapping[str, t.Any], host: str) -> tuple[dict[str, t.Any], list[Finding]]:
+    """What an environment is compared with, where that is the one with the same engine of another host; and that it has none."""
+    other = wanted.get("snapshot")
+    if other is None or "packages" in other:
+        return dict(wanted), []
+    name = snapshot["engine"]["name"]
+    known = [one for one in _snapshots(other) if one["engine"].get("name") == name]
+    if known:
+        return {**wanted, "snapshot": {**known[0], "host": other.get("host", "")}}, []
+    return {**wanted, "snapshot": None}, [_nothing_there(_name({**snapshot, "host": host}), name, other)]
 
 
 def _snapshots(seen: t.Mapping[str, t.Any]) -> list[Snapshot]:

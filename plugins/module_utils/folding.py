@@ -19,7 +19,22 @@ from .findings import COULD_NOT_CHECK, ERROR, WARNING, Finding
 _IMPORTS = ("import.engine", "import.torch", "import.kernel", "import.flashinfer", "import.plugins", "import.died")
 _STAGES = (*_IMPORTS, "import.hang", "algorithm.recognised", "arguments.accepted")
 
+#: Held against what is locked or pinned, package by package.
+_BY_PACKAGE = ("lock.satisfied", "lock.pins")
+
+#: Held against torch.
+_OF_TORCH = (
+    "parity.torch-labels",
+    "parity.cuda-major",
+    "parity.flashinfer",
+    "abi.cpu-torch",
+    "abi.cuda-major",
+    "abi.undefined-symbol",
+    "lock.unsatisfiable",
+)
+
 _SHOWN = 160
+_FOLLOWS = "from which follows: "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,12 +93,17 @@ def _same_packages(cause: Finding, after: Finding) -> bool:
     about = {
         word for text in (cause.subject, cause.found) for word in re.findall(r"[a-z0-9]+(?:-[a-z0-9]+)+|torch\b|triton\b", text.lower())
     }
-    lines = re.findall(r"^(\S+) ", after.found, re.MULTILINE) if after.id == "lock.satisfied" else sorted(_names_of(after) - {"and"})
+    lines = re.findall(r"^(\S+) ", after.found, re.MULTILINE) if after.id in _BY_PACKAGE else sorted(_names_of(after) - {"and"})
     return bool(lines) and set(lines) <= about
 
 
 def _other_version_of_torch(_cause: Finding, after: Finding) -> bool:
     return after.subject == "torch"
+
+
+def _torch_is_not_as_pinned(cause: Finding, after: Finding) -> bool:
+    """What does not fit torch does not because torch is another; that parts of flashinfer differ has a cause of its own."""
+    return bool(re.search(r"^torch ", cause.found, re.MULTILINE)) and "different versions" not in after.message
 
 
 def _cuda_library(_cause: Finding, after: Finding) -> bool:
@@ -93,7 +113,9 @@ def _cuda_library(_cause: Finding, after: Finding) -> bool:
 #: In the order in which they are asked: what says most comes first.
 RULES = (
     Rule(("parity.flashinfer",), _STAGES, _said(r"flashinfer[\w-]* version .*(does not match|mismatch)|is installed with version")),
-    Rule(("parity.flashinfer", "parity.kernel"), ("lock.unsatisfiable", "lock.satisfied", "record.doubly-owned"), _same_packages),
+    Rule(("parity.flashinfer", "parity.kernel"), ("lock.unsatisfiable", *_BY_PACKAGE, "record.doubly-owned"), _same_packages),
+    Rule(("lock.satisfied",), ("lock.pins",), _same_packages),
+    Rule(("lock.pins",), _OF_TORCH, _torch_is_not_as_pinned),
     Rule(("parity.kernel",), ("record.changed", "record.doubly-owned"), _same_packages),
     Rule(("parity.torch-labels", "parity.flashinfer"), ("abi.cuda-major", "abi.undefined-symbol"), _same_packages),
     Rule(("parity.torch-labels", "parity.cuda-major"), ("lock.unsatisfiable",), _other_version_of_torch),
@@ -126,7 +148,8 @@ def fold(findings: t.Iterable[Finding]) -> list[Finding]:
     for place, root in causes.items():
         while root in causes:
             root = causes[root]
-        told.setdefault(root, []).append("from which follows: %s" % _line(everything[place]))
+        own = [line for line in everything[place].evidence.splitlines() if line.startswith(_FOLLOWS)]
+        told.setdefault(root, []).extend([_FOLLOWS + _line(everything[place]), *own])
     return [
         dataclasses.replace(one, evidence="\n".join([line for line in (one.evidence, *told.get(place, ())) if line]))
         for place, one in enumerate(everything)

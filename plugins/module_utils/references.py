@@ -49,11 +49,11 @@ def environments(root: Path, units: Path = Path(UNITS)) -> list[Path]:
             venv = Path(program).parent.parent
             if (venv / "pyvenv.cfg").exists():
                 found[venv] = None
-    found.update(dict.fromkeys(_deployed(Layout(root))))
+    found.update(dict.fromkeys(deployed(Layout(root))))
     return list(found)
 
 
-def _deployed(layout: Layout) -> t.Iterator[Path]:
+def deployed(layout: Layout) -> t.Iterator[Path]:
     """The environments of the current releases: no unit names them, for a launcher starts them."""
     for release in sorted(layout.instances.glob("*/current/release.json")):
         try:

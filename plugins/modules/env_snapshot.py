@@ -48,6 +48,12 @@ options:
     description: Import the engine's chain, too, as M(specdec.serving.import_health) does; what another finding explains is told there.
     type: bool
     default: false
+  instances:
+    description:
+      - Check and import those environments, too, that instances of this host serve from.
+      - Off, they are only returned as data where the host program is there to check them with their releases (C(specdec verify)).
+    type: bool
+    default: true
   declared:
     description: Packages whose version was chosen against what others require, so that this is no finding.
     type: list
@@ -147,6 +153,7 @@ def main() -> None:
             **audits.OPTIONS,
             "checks": {"type": "bool", "default": True},
             "imports": {"type": "bool", "default": False},
+            "instances": {"type": "bool", "default": True},
             "declared": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,

@@ -80,6 +80,36 @@ INCIDENTS = {
         ],
         ["lock.satisfied"],
     ),
+    "a torch that was pulled back": (
+        [
+            one("lock.pins", "ct200:/opt/venv", "torch 2.10.0, pinned is 2.12.0.dev1"),
+            one(
+                "parity.torch-labels",
+                "sglang-kernel",
+                "torch 2.10.0, sglang-kernel 0.4.1+cu130",
+                message="built for cu130, torch for cu128",
+            ),
+            one(
+                "parity.flashinfer", "flashinfer-jit-cache", "flashinfer-jit-cache 0.6.5+cu130", message="built for cu130, torch for cu128"
+            ),
+            one("parity.cuda-major", "CUDA libraries", "CUDA 13: nvidia-nccl-cu13"),
+            one("libraries.missing", "libcudart.so.13"),
+            SYMBOL,
+        ],
+        ["lock.pins"],
+    ),
+    "a part of flashinfer that is pinned": (
+        [one("lock.pins", "ct200:/opt/venv", "flashinfer-cubin 0.6.3, pinned is 0.6.4"), PARITY],
+        ["parity.flashinfer"],
+    ),
+    "a pinned package that was replaced": (
+        [
+            one("lock.pins", "ct200:/opt/venv", "torch 2.10.0, pinned is 2.9.1"),
+            one("lock.satisfied", "lock", "torch 2.10.0 instead of 2.9.1"),
+            SYMBOL,
+        ],
+        ["lock.satisfied"],
+    ),
     "a crash": ([one("import.died", "torch", "killed by SIGSEGV"), UNREACHED], ["import.died"]),
 }
 
@@ -105,11 +135,25 @@ def test_one_root_cause_is_one_finding(name: str, order: int) -> None:
         [EDIT, stage("engine", "ZeroDivisionError: division by zero", "/venv/lib/python3.11/site-packages/sglang/srt/other.py:3")],
         [one("record.changed", "torch", evidence="torch/__init__.py"), one("record.changed", "sglang", evidence="sglang/x.py"), NAME],
         [PARITY, one("lock.unsatisfiable", "torch", "torch 2.10.0")],
+        [one("lock.pins", "venv", "torch 2.10.0, pinned is 2.9.1"), one("parity.flashinfer", "flashinfer", message="different versions")],
+        [one("lock.pins", "venv", "numpy 1, pinned is 2"), SYMBOL],
+        [PARITY, one("lock.pins", "venv", "flashinfer-cubin 0.6.3, pinned is 0.6.4\nnumpy 1, pinned is 2")],
         [PARITY, one("lock.satisfied", "lock", "flashinfer-cubin 0.6.3 instead of 0.6.4\nnumpy 1 instead of 2")],
     ],
 )
 def test_what_has_another_cause_stays(found: list[Finding]) -> None:
     assert fold(found) == found
+
+
+def test_what_is_folded_again_keeps_what_followed_before() -> None:
+    pins = one("lock.pins", "venv", "torch 2.10.0, pinned is 2.9.1")
+    before = fold([SYMBOL, stage("kernel", "ImportError: ops.so: undefined symbol: _ZN3c10")])
+    (root,) = fold([*before, pins])
+    follows = "from which follows: "
+    assert [line.removeprefix(follows).partition(":")[0] for line in root.evidence.splitlines()] == [
+        "abi.undefined-symbol",
+        "import.kernel",
+    ]
 
 
 def test_only_an_error_explains() -> None:

@@ -27,6 +27,8 @@ from ansible_collections.specdec.serving.plugins.module_utils.runners import Com
 from . import compiled
 from .proving import DISTRIBUTIONS, ENGINES, World
 
+PROBE = [check.id for check in checks.CHECKS if check.group == "probe"]
+
 REQUIRES = "Requires-Dist: torch==2.9.1\nRequires-Dist: flashinfer-python==0.6.3\nRequires-Dist: sgl-kernel==0.3.21\n"
 UNIT = "[Service]\nExecStart=%s/bin/python -m sglang.launch_server\n"
 
@@ -281,7 +283,8 @@ def test_without_the_libraries_the_rest_is_still_told(hand: ByHand, monkeypatch:
 # What the modules return
 
 
-PARAMETERS = {"path": "", "root": "/nowhere", "program": "", "without_program": False, "engines": ENGINES, "checks": True, "declared": []}
+PARAMETERS = {"path": "", "root": "/nowhere", "program": "", "without_program": False, "engines": ENGINES, "checks": True}
+PARAMETERS.update(declared=[], instances=True)
 
 
 def test_a_host_without_an_environment_proves_nothing(hand: ByHand) -> None:
@@ -308,6 +311,26 @@ def test_imports_of_an_environment_are_one_chain(hand: ByHand) -> None:
     alone = audits.imports({**parameters, **audits.DEFAULTS}, hand)
     assert [one["id"] for one in alone["findings"] if one["verdict"] == ERROR] == ["import.flashinfer"]
     assert alone["environments"][0]["stages"]["torch"]["ok"]
+
+
+def test_what_an_instance_serves_from_is_left_to_the_program_where_that_is(hand: ByHand) -> None:
+    hand.world.marker = True
+    hand.world.prove(PROBE)
+    layout = hand.world.layout
+    (release,) = (layout.instance("main") / "releases").iterdir()
+    (layout.instance("main") / "current").symlink_to(release)
+    hand.world.write("torch/__init__.py", "# by hand\n")
+    parameters = {**PARAMETERS, "imports": False, "root": str(layout.root), "path": str(hand.venv)}
+
+    def look(**change: t.Any) -> tuple[list[str], bool]:
+        seen = audits.snapshot({**parameters, **change}, hand)
+        return [one["id"] for one in seen["findings"] if one["verdict"] == ERROR], "snapshot" in seen["environments"][0]
+
+    assert look() == look(instances=False) == (["record.changed"], True)
+    layout.bin.mkdir()
+    layout.specdec.write_text("")
+    assert look(instances=False) == ([], True)
+    assert look() == (["record.changed"], True)
 
 
 @pytest.mark.parametrize(

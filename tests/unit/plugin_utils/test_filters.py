@@ -33,6 +33,32 @@ def test_results_are_compared_by_engine() -> None:
     assert "ssh" in next(one["found"] for one in gone if one["id"] == "parity.hosts")
 
 
+def test_all_that_is_known_of_a_host_is_one_finding_for_each_root_cause() -> None:
+    label = finding("parity.torch-labels", ERROR)
+    here = {"path": "/opt/venv", "snapshot": snapshot(), "findings": [label, finding("record.changed", OK)]}
+    ours = {"path": "/opt/specdec/environments/e1/venv", "snapshot": snapshot(), "findings": []}
+    broken = {"path": "/opt/other", "findings": [finding("environment.complete", ERROR)]}
+    seen = {"environments": [here, ours, broken], "findings": []}
+    instances = {
+        "main": {"environment": "e1", "release": "r1", "findings": [finding("abi.undefined-symbol", ERROR)]},
+        "never": {"release": None, "findings": [finding("instance.unknown", COULD_NOT_CHECK)]},
+    }
+    good = parity_filter.parity(seen, {"pins": {"torch": "2.9.1"}}, "ct200", whole=True, instances=instances)
+    assert [(one["id"], one["verdict"]) for one in good] == [
+        ("parity.torch-labels", ERROR),
+        ("record.changed", OK),
+        ("lock.pins", OK),
+        ("abi.undefined-symbol", ERROR),
+        ("lock.pins", OK),
+        ("environment.complete", ERROR),
+        ("instance.unknown", COULD_NOT_CHECK),
+    ]
+    pulled = parity_filter.parity(seen, {"pins": {"torch": "2.12.0"}}, "ct200", whole=True, instances=instances)
+    assert [one["id"] for one in pulled if one["verdict"] == ERROR] == ["lock.pins", "lock.pins", "environment.complete"]
+    roots = [one["evidence"].partition("from which follows: ")[2] for one in pulled if one["id"] == "lock.pins"]
+    assert [one.partition(":")[0] for one in roots] == ["parity.torch-labels", "abi.undefined-symbol"]
+
+
 @pytest.mark.parametrize(("data", "wanted"), [(None, {}), ({"x": 1}, {}), ({"packages": {}}, {"lokc": ""})])
 def test_what_is_no_snapshot_is_said(data: t.Any, wanted: dict[str, t.Any]) -> None:
     with pytest.raises(AnsibleFilterError, match=r"env_snapshot|Give a snapshot"):
