@@ -163,7 +163,7 @@ def unreadable(compiled: Compiled, critical: t.Collection[str]) -> list[Finding]
     """*Could not check* ``abi.unreadable`` for the files of what serving depends on that are no readable ELF files."""
     lines = ["%s: %s" % (path, why) for path, (dist, why) in sorted(compiled.unreadable.items()) if dist in critical]
     if not lines:
-        return []
+        return [_good("abi.unreadable", compiled.modules, "there", "every compiled file can be read")]
     message = "%d compiled file(s) cannot be read" % len(lines)
     return [Finding("abi.unreadable", COULD_NOT_CHECK, "ELF files", message, evidence=records.listing(lines), fix=_sentence(_REBUILD))]
 
@@ -472,10 +472,10 @@ def _stem(module: Module) -> str:
     return re.sub(r"\.(cpython|pypy|graalpy|abi3)[^/]*\.so$|\.so$", "", module.path)
 
 
-def _good(name: str, of: t.Sized, none: str, message: str) -> Finding:
-    if not len(of):
+def _good(name: str, of: t.Sequence[Module], none: str, message: str) -> Finding:
+    if not of:
         return Finding(name, NOT_APPLICABLE, "ELF files", "no compiled file is %s" % none, evidence="RECORDs of the environment")
-    return Finding(name, OK, "ELF files", message)
+    return Finding(name, OK, "ELF files", message, evidence=_owners(of))
 
 
 def _sentence(text: str) -> str:

@@ -22,6 +22,7 @@ import typing as t
 import warnings
 from pathlib import Path
 
+from . import records
 from .findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding
 
 MISSING = "api.missing-name"
@@ -140,7 +141,9 @@ def check(
     :param overlaid: files of the overlay, relative to ``site_packages``.
     """
     if lacking:
-        return [Finding(MISSING, NOT_APPLICABLE, package, "this lane has no %s, and none is installed" % package)]
+        return [
+            Finding(MISSING, NOT_APPLICABLE, package, "this lane has no %s, and none is installed" % package, evidence=records.METADATA)
+        ]
     provider = Package(site_packages, package)
     if not provider.installed():
         fix = "Install %s (see the findings on parity) and check again." % package
@@ -170,7 +173,11 @@ def check(
             )
         ]
     names = len({use.dotted for use in found})
-    return [Finding(MISSING, OK, package, "all %d names that the engine's source takes from it are there" % names)]
+    return [
+        Finding(
+            MISSING, OK, package, "all names that the engine's source takes from it are there", "%d names" % names, evidence=str(source)
+        )
+    ]
 
 
 def uses(source: Path, package: str) -> tuple[list[Use], list[str]]:

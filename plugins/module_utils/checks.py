@@ -204,7 +204,11 @@ def prove(spec: t.Mapping[str, t.Any], runner: Runner, progress: Progress, proc:
         subject = load(spec)
     except FindingError as error:
         return _result(spec, [*found, error.finding], timings, skip)
-    found.append(Finding("environment.complete", OK, subject.facts["environment"], "built, and its papers can be read"))
+    found.append(
+        Finding(
+            "environment.complete", OK, subject.facts["environment"], "built, and its papers can be read", evidence=str(subject.venv.parent)
+        )
+    )
 
     def probe() -> list[Finding]:
         return _probe(subject, runner, progress, spec, timings)
@@ -228,7 +232,9 @@ def prove(spec: t.Mapping[str, t.Any], runner: Runner, progress: Progress, proc:
                 found += _timed(name, group, timings)
         if running:
             found += running.result()
-    found.append(Finding("prove.completed", OK, "prove", "every group of checks ran"))
+    found.append(
+        Finding("prove.completed", OK, "prove", "every group of checks ran", ", ".join(sorted(one for one in timings if "." not in one)))
+    )
     return _result(spec, found, timings, skip)
 
 
@@ -299,10 +305,15 @@ def lock_findings(subject: Subject) -> list[Finding]:
     """``lock.*``: the lock can be read, is what is installed, and holds the engine that was asked for."""
     engine = engine_version(subject.facts["dry_run"]["package"], subject.wanted, subject.installed)
     try:
-        wanted = locks.parse(subject.lock, "lock of environment %s" % subject.facts["environment"]).versions
+        lock = locks.parse(subject.lock, "lock of environment %s" % subject.facts["environment"])
     except FindingError as error:
         return [error.finding, engine]
-    return [lock_satisfied(wanted, subject.installed), engine]
+    return [
+        Finding("lock.unreadable", OK, "lock", "it can be read", "%d packages" % len(lock.packages)),
+        Finding("lock.edited", OK, "lock", "its packages are those of its id", lock.id),
+        lock_satisfied(lock.versions, subject.installed),
+        engine,
+    ]
 
 
 def lock_satisfied(wanted: t.Mapping[str, str], installed: t.Mapping[str, str]) -> Finding:
@@ -317,7 +328,14 @@ def lock_satisfied(wanted: t.Mapping[str, str], installed: t.Mapping[str, str]) 
         if name in installed and not _same_version(installed[name], version)
     ]
     if not lines:
-        return Finding("lock.satisfied", OK, "lock", "exactly the %d locked packages are installed" % len(wanted))
+        return Finding(
+            "lock.satisfied",
+            OK,
+            "lock",
+            "exactly the locked packages are installed",
+            "%d packages" % len(wanted),
+            evidence=records.METADATA,
+        )
     return Finding(
         "lock.satisfied",
         ERROR,
@@ -325,7 +343,7 @@ def lock_satisfied(wanted: t.Mapping[str, str], installed: t.Mapping[str, str]) 
         "the installed packages are not those of the lock",
         records.listing(lines),
         "exactly the lock's packages and versions",
-        "metadata of the installed distributions",
+        records.METADATA,
         "Something was installed into the environment, or removed, after it was built.",
         _REBUILD,
     )
@@ -356,7 +374,7 @@ def _same_version(one: str, other: str) -> bool:
 
 def overlay_findings(subject: Installed) -> list[Finding]:
     """``overlay.applied``: the overlays' files against their manifests."""
-    none = Finding("overlay.applied", NOT_APPLICABLE, str(subject.venv), "the environment has no overlay")
+    none = Finding("overlay.applied", NOT_APPLICABLE, str(subject.venv), "the environment has no overlay", evidence="overlay.json")
     return overlays.audit(subject.overlay, subject.site_packages) or [none]
 
 
@@ -478,14 +496,15 @@ def unit_verified(name: str, rc: int, stderr: str) -> Finding:
     if said or rc:
         evidence = "\n".join(said) or stderr.strip()
         return Finding("unit.verify", ERROR if rc else WARNING, name, "systemd complains about the unit", evidence=evidence, fix=fix)
-    return Finding("unit.verify", OK, name, "systemd reads the unit without complaint")
+    return Finding("unit.verify", OK, name, "systemd reads the unit without complaint", evidence="systemd-analyze verify")
 
 
 def unit_exposure(name: str, stdout: str, limit: float) -> Finding:
     """``unit.sandbox``: the exposure level in the output of ``systemd-analyze security --offline``."""
     match = re.search(r"exposure level for \S+: ([\d.]+)", stdout)
     if not match:
-        return Finding("unit.sandbox", NOT_APPLICABLE, name, "this systemd judges no unit that is not loaded")
+        said = stdout.strip().partition("\n")[0] or "no exposure level"
+        return Finding("unit.sandbox", NOT_APPLICABLE, name, "this systemd judges no unit that is not loaded", said)
     found = "exposure %s of 10" % match.group(1)
     expected = "%s or less" % limit
     if float(match.group(1)) <= limit:
@@ -526,7 +545,8 @@ def port_free(port: int, units: t.Sequence[str], listeners: t.Sequence[gates.Lis
         return Finding(
             "host.port", ERROR, subject, "the port belongs to somebody else", found, "free, or of %s" % " or ".join(units), "/proc", fix=fix
         )
-    return Finding("host.port", OK, subject, "the instance's own service listens" if listeners else "free")
+    found = ", ".join(one.text() for one in listeners) or "no listener"
+    return Finding("host.port", OK, subject, "the instance's own service listens" if listeners else "free", found, evidence="/proc")
 
 
 def room(check: str, path: Path, needed: int, fix: str) -> Finding:

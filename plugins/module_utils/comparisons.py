@@ -145,7 +145,7 @@ def pins(snapshot: Snapshot, wanted: t.Mapping[str, t.Any]) -> Finding:
         "what is pinned is not what is installed",
         records.listing(wrong),
         "the versions of specdec_pins",
-        "metadata of the installed distributions",
+        records.METADATA,
         "The environment was made before the pin, or something was installed into it.",
         "Deploy again, which builds an environment with the pins; or correct specdec_pins.",
     )
@@ -179,7 +179,7 @@ def hosts(one: Snapshot, other: Snapshot) -> Finding:
             "what serving depends on has other versions",
             records.listing(lines),
             "equal versions",
-            "metadata of the installed distributions",
+            records.METADATA,
             "One of the two was upgraded, or built from other pins.",
             _SAME,
         )

@@ -257,7 +257,7 @@ def _audit(manifest: t.Mapping[str, t.Any], entries: t.Sequence[t.Mapping[str, t
             wrong.append("%s: %s" % (entry["path"], difference))
     subject = "overlay %s on %s %s" % (manifest["digest"], manifest["base"]["name"], manifest["base"]["version"])
     if not wrong:
-        return Finding("overlay.applied", OK, subject, "all %d files are as the overlay left them" % len(entries))
+        return Finding("overlay.applied", OK, subject, "all files are as the overlay left them", "%d files" % len(entries))
     return Finding(
         "overlay.applied",
         ERROR,

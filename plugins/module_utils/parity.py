@@ -15,6 +15,7 @@ import re
 import typing as t
 from pathlib import Path
 
+from . import records
 from .findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding
 
 #: The parts of flashinfer; the last may have one provider per architecture, named after it.
@@ -61,7 +62,7 @@ def flashinfer(installed: t.Mapping[str, str], torch: t.Optional[str], lacking: 
     found = _listed(parts)
     fix = "Pin all parts of flashinfer to one version (`specdec_pins: {flashinfer: VERSION}` moves them together) and build again."
     if not parts and lacking:
-        return Finding(name, NOT_APPLICABLE, "flashinfer", "this lane has no flashinfer, and none is installed")
+        return Finding(name, NOT_APPLICABLE, "flashinfer", "this lane has no flashinfer, and none is installed", evidence=records.METADATA)
     if FLASHINFER[0] not in parts:
         return Finding(
             name, ERROR, FLASHINFER[0], "flashinfer is not installed, or only a part of it is", found or "none", FLASHINFER[0], fix=fix
@@ -74,7 +75,7 @@ def flashinfer(installed: t.Mapping[str, str], torch: t.Optional[str], lacking: 
             "the parts of flashinfer have different versions",
             found,
             "one public version in all parts",
-            "metadata of the installed distributions",
+            records.METADATA,
             "One part was moved alone: by an override, by an upgrade without dependencies, or because an index ends at an older version.",
             fix,
         )
@@ -87,7 +88,7 @@ def kernel(installed: t.Mapping[str, str], kernels: t.Sequence[str], lacking: bo
     name = "parity.kernel"
     present = {dist: installed[dist] for dist in kernels if dist in installed}
     if not kernels:
-        return Finding(name, NOT_APPLICABLE, "kernel package", "this engine has no kernel package of its own")
+        return Finding(name, NOT_APPLICABLE, "kernel package", "this engine has no kernel package of its own", evidence="data/engines.yml")
     if len(present) == 1:
         return Finding(name, OK, next(iter(present)), "the kernel package is installed once", _listed(present))
     expected = "exactly one of %s" % ", ".join(kernels)
@@ -99,12 +100,14 @@ def kernel(installed: t.Mapping[str, str], kernels: t.Sequence[str], lacking: bo
             "the kernel package is installed under both of its names",
             _listed(present),
             expected,
-            "metadata of the installed distributions",
+            records.METADATA,
             "Both write the same directory, so the files are those of whichever came last.",
             "Leave the one the engine requires in the lock, exclude the other, and build again.",
         )
     if lacking:
-        return Finding(name, NOT_APPLICABLE, "kernel package", "this lane has no kernel package, and none is installed")
+        return Finding(
+            name, NOT_APPLICABLE, "kernel package", "this lane has no kernel package, and none is installed", evidence=records.METADATA
+        )
     fix = "Make the lock anew and build again."
     return Finding(name, ERROR, "kernel package", "the kernel package is missing", "none", expected, fix=fix)
 
@@ -134,7 +137,9 @@ def cuda_major(installed: t.Mapping[str, str], torch: t.Optional[str], lacking: 
     fix = "Take torch and the engine from the same lane, make the lock anew and build again."
     if not majors:
         if lacking or torch == "cpu":
-            return Finding(name, NOT_APPLICABLE, "CUDA libraries", "this lane has no CUDA, and no CUDA library is installed")
+            return Finding(
+                name, NOT_APPLICABLE, "CUDA libraries", "this lane has no CUDA, and no CUDA library is installed", evidence=records.METADATA
+            )
         return Finding(name, COULD_NOT_CHECK, "CUDA libraries", "no CUDA library is installed as a package", fix=fix)
     if not torch:
         return _unknown(name, "CUDA libraries", found)

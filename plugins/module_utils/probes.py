@@ -313,13 +313,18 @@ def judge(report: Report, row: t.Mapping[str, t.Any], homes: t.Sequence[Path]) -
         if line["ok"]:
             found.append(_passed(name, line, homes))
         elif line.get("absent") and name in row["lacks"]:
-            found.append(Finding(CHECK_OF_STAGE[name], NOT_APPLICABLE, name, "this lane has no %s, and none is installed" % name))
+            said = "%(type)s: %(message)s" % deepest(line["error"])
+            found.append(Finding(CHECK_OF_STAGE[name], NOT_APPLICABLE, name, "this lane has no %s, and none is installed" % name, said))
         else:
             root = deepest(line["error"])
             causes.setdefault((root["type"], root["message"], root["where"]), []).append(name)
     for names in causes.values():
         stage, *others = sorted(names, key=list(CHECK_OF_STAGE).index)
         found.append(_broken(stage, others, report.stages[stage]["error"]))
+    inside = [name for name, line in report.stages.items() if line["ok"] and "file" in line]
+    if inside and not any(one.id == "import.outside" for one in found):
+        where = " or ".join(str(home) for home in homes)
+        found.append(Finding("import.outside", OK, "imports", "all come from the environment", ", ".join(inside), "below %s" % where))
     return [*found, *_ended(report), *_context(report)]
 
 
@@ -328,7 +333,7 @@ def _context(report: Report) -> list[Finding]:
     if report.cuda_context is None:
         return []
     if not report.cuda_context:
-        return [Finding("import.cuda-context", OK, "GPUs", "no CUDA context was made")]
+        return [Finding("import.cuda-context", OK, "GPUs", "no CUDA context was made", "not initialised", evidence="torch.cuda")]
     message = "the imports or the dry run made a CUDA context"
     cause = "Something initialises CUDA while it is imported or while arguments are checked; it takes memory of a GPU as long as it lasts."
     fix = (
@@ -401,7 +406,8 @@ def _ended(report: Report) -> list[Finding]:
         cause, fix = NOT_STARTED.get(report.rc, ("", "Read the evidence; `systemd-analyze verify` on the release's unit says more."))
         message = "the probe could not be started with the unit's user and sandbox"
         return [Finding("import.sandbox", ERROR, "sandbox", message, "exit status %d" % report.rc, "started", evidence, cause, fix)]
-    found = [Finding("import.sandbox", OK, "sandbox", "the unit's user and sandbox can be set up here")]
+    reached = "the probe ran in it, to %s" % report.begun
+    found = [Finding("import.sandbox", OK, "sandbox", "the unit's user and sandbox can be set up here", reached)]
     stage = report.begun
     unfinished = stage not in report.stages
     end = report.end or {}
@@ -423,7 +429,17 @@ def _ended(report: Report) -> list[Finding]:
         fix = "Find out which package starts it; it would stay beside the engine."
         message = "a process is left behind by an import"
         found.append(Finding("import.stray", WARNING, "probe", message, "\n".join(end["strays"]), "none", fix=fix))
-    return found
+    told = {one.id for one in found}
+    how = "ended with status %s after %d stages" % (end.get("status"), len(report.stages))
+    return [*found, *(Finding(id_, OK, "probe", message, how) for id_, message in _ENDS.items() if end and id_ not in told)]
+
+
+#: What holds of a probe that came to its end.
+_ENDS = {
+    "import.hang": "it came to an end in time",
+    "import.died": "no stage ended the process",
+    "import.stray": "no process was left behind",
+}
 
 
 def _not_reached(stage: str) -> Finding:
@@ -439,7 +455,9 @@ def _unknown(report: Report, row: t.Mapping[str, t.Any]) -> list[Finding]:
         if stage in report.stages or stage == report.begun:
             continue
         if stage == "algorithm" and "arguments" in report.stages:
-            found.append(Finding(CHECK_OF_STAGE[stage], NOT_APPLICABLE, stage, "the arguments name no speculative algorithm"))
+            found.append(
+                Finding(CHECK_OF_STAGE[stage], NOT_APPLICABLE, stage, "the arguments name no speculative algorithm", evidence="arguments")
+            )
         elif row["kind"] == "none" and stage in ("algorithm", "arguments"):
             why = "how this engine version checks its arguments is not known"
             fix = "Add a row for the version to `dry_run` in data/engines.yml."

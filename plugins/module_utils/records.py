@@ -24,7 +24,7 @@ import typing as t
 from email.parser import HeaderParser
 from pathlib import Path
 
-from .findings import ERROR, OK, WARNING, Finding
+from .findings import COULD_NOT_CHECK, ERROR, OK, WARNING, Finding
 
 #: Written beside the packages by tools that make virtual environments; in no RECORD.
 VENV_FILES = frozenset(("_virtualenv.py", "_virtualenv.pth"))
@@ -303,8 +303,22 @@ def _by_owner(owned: t.Mapping[str, str]) -> dict[str, list[str]]:
     return dict(sorted(owners.items()))
 
 
+#: Where versions are read, as evidence.
+METADATA = "metadata of the installed distributions"
+
+#: What holds where nothing is found.
+_GOOD = {
+    "record.changed": "all files are as installed",
+    "record.missing": "every file that was installed is there",
+    "record.foreign": "no file lies there that nobody installed",
+    "record.doubly-owned": "no two packages disagree about a file",
+    "record.outside": "no file was installed out of the environment",
+    "record.unreadable": "every package says which files are its own",
+}
+
+
 def findings(state: State, critical: t.Optional[t.Collection[str]] = None) -> list[Finding]:
-    """The verdict over a state: one finding per check and distribution, or a single ok.
+    """The verdict over a state: one finding per check and distribution, ok where there is none.
 
     :param critical: names of the distributions that serving depends on. Two distributions that disagree about a file forbid
         going on only where one of them is critical (a stray top-level ``tests/`` does not); None: all are.
@@ -387,6 +401,9 @@ def findings(state: State, critical: t.Optional[t.Collection[str]] = None) -> li
                 fix=rebuild,
             )
         )
-    if not found:
-        found.append(Finding("record.changed", OK, "site-packages", "all %d files are as installed" % state.files))
-    return found
+    if not state.files:
+        message = "no installed file has a hash to be held against"
+        return [*found, Finding("record.changed", COULD_NOT_CHECK, "site-packages", message, "0 files", fix=rebuild)]
+    told = {one.id for one in found}
+    seen = "%d files against RECORD" % state.files
+    return [*found, *(Finding(id_, OK, "site-packages", message, seen) for id_, message in _GOOD.items() if id_ not in told)]

@@ -202,7 +202,7 @@ def requirements(environment: Environment, declared: t.Collection[str] = ()) -> 
             "the installed version is not the one that its dependents require",
             "%s %s" % (package, installed.installed[package]),
             "; ".join(sides),
-            "metadata of the installed distributions",
+            records.METADATA,
             "It was installed or upgraded without a look at dependencies, or an override was not declared.",
             "Pin %s to a version that fits (`specdec_pins`), or declare the override there, and build the environment." % package,
         )

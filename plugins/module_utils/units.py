@@ -256,11 +256,10 @@ def lint(unit: Unit) -> list[Finding]:
     return [rule(unit) for rule in (_secrets, _start_limit, _kill_mode, _stop_timeout, _open_files, _caches, _path, _bypass, _user)]
 
 
-def _verdict(id_: str, unit: Unit, wrong: t.Union[str, bool], message: str, expected: str, cause: str, fix: str) -> Finding:
+def _verdict(id_: str, unit: Unit, wrong: bool, found: str, message: str, expected: str, cause: str, fix: str) -> Finding:
     if not wrong:
-        return Finding("unit." + id_, OK, unit.name, message, expected=expected)
-    found = wrong if isinstance(wrong, str) else "not so"
-    return Finding("unit." + id_, ERROR, unit.name, message, found=found, expected=expected, evidence=unit.name, cause=cause, fix=fix)
+        return Finding("unit." + id_, OK, unit.name, message, found, expected)
+    return Finding("unit." + id_, ERROR, unit.name, message, found, expected, unit.name, cause, fix)
 
 
 def seconds(value: t.Optional[str]) -> t.Optional[float]:
@@ -285,7 +284,8 @@ def _secrets(unit: Unit) -> Finding:
     return _verdict(
         "secret",
         unit,
-        ", ".join(named),
+        bool(named),
+        ", ".join(named) or "names of %d options and %d variables" % (len(options), len(unit.environment())),
         "a secret stands in the command line or the environment" if named else "no secret in the command line or the environment",
         "secrets by LoadCredential= alone",
         "both are readable by every user of the host (ps, systemctl show)",
@@ -299,7 +299,8 @@ def _start_limit(unit: Unit) -> Finding:
     return _verdict(
         "start-limit",
         unit,
-        wrong and "StartLimitBurst=%s StartLimitIntervalSec=%s" % (burst, unit.value("StartLimitIntervalSec")),
+        wrong,
+        "StartLimitBurst=%s StartLimitIntervalSec=%s" % (burst, unit.value("StartLimitIntervalSec")),
         "a crash at start repeats without end" if wrong else "restarts end at the start limit",
         "StartLimitBurst and StartLimitIntervalSec set",
         "every failed start costs memory and hides the first error in the journal",
@@ -312,7 +313,8 @@ def _kill_mode(unit: Unit) -> Finding:
     return _verdict(
         "kill-mode",
         unit,
-        mode != "mixed" and "KillMode=%s" % (mode or "control-group (default)"),
+        mode != "mixed",
+        "KillMode=%s" % (mode or "control-group (default)"),
         "a stop does not end the engine in order" if mode != "mixed" else "the engine stops its workers, what is left is killed",
         "KillMode=mixed",
         "process leaves workers behind that keep GPU memory; control-group cuts requests off in the workers",
@@ -325,7 +327,8 @@ def _stop_timeout(unit: Unit) -> Finding:
     return _verdict(
         "stop-timeout",
         unit,
-        wrong and "TimeoutStopSec=%s" % unit.value("TimeoutStopSec"),
+        wrong,
+        "TimeoutStopSec=%s" % unit.value("TimeoutStopSec"),
         "draining has no limit of its own" if wrong else "a stop ends in bounded time",
         "TimeoutStopSec set to the time that requests may take to drain",
         "an engine drains for as long as a request runs",
@@ -340,7 +343,8 @@ def _open_files(unit: Unit) -> Finding:
     return _verdict(
         "open-files",
         unit,
-        not enough and "LimitNOFILE=%s" % limit,
+        not enough,
+        "LimitNOFILE=%s" % limit,
         "too few open files are allowed" if not enough else "enough open files are allowed",
         "LimitNOFILE of %d or more" % _OPEN_FILES,
         "workers and connections fail with 'Too many open files' under load",
@@ -376,7 +380,8 @@ def _caches(unit: Unit) -> Finding:
     return _verdict(
         "caches",
         unit,
-        ", ".join(outside),
+        bool(outside),
+        ", ".join(outside or ("%s=%s" % one for one in sorted(directories.items()))),
         "a cache lies where the service cannot write" if outside else "HOME and every cache are writable",
         "HOME and every cache directory below %s" % (", ".join(places) or "a writable directory"),
         "compilers and kernels write there at the first request; it ends in 'Permission denied' or 'Read-only file system'",
@@ -389,7 +394,8 @@ def _path(unit: Unit) -> Finding:
     return _verdict(
         "path",
         unit,
-        not first.endswith("/venv/bin") and "PATH=%s" % unit.environment().get("PATH", "(systemd's own)"),
+        not first.endswith("/venv/bin"),
+        "PATH=%s" % unit.environment().get("PATH", "(systemd's own)"),
         "the environment's programs are found first" if first.endswith("/venv/bin") else "the environment's programs are not found first",
         "PATH begins with the environment's venv/bin",
         "kernels are compiled with ninja from the environment",
@@ -407,7 +413,8 @@ def bypass(name: str, environment: t.Mapping[str, str]) -> Finding:
     return _verdict(
         "bypass",
         Unit(name, ()),
-        ", ".join(set_),
+        bool(set_),
+        ", ".join(set_) or "%d variables, not %s" % (len(environment), ", ".join(_BYPASSES)),
         "a version check of the engine is switched off" if set_ else "the engine's own version checks are on",
         "no variable that switches a version check off",
         "parts of different versions then load and fail, or answer wrongly, later",
@@ -421,7 +428,8 @@ def _user(unit: Unit) -> Finding:
     return _verdict(
         "user",
         unit,
-        wrong and "User=%s" % (user or "root (default)"),
+        wrong,
+        "User=%s" % (user or ("root (default)" if wrong else "(DynamicUser)")),
         "the engine runs as root" if wrong else "the service has its own user",
         "a user of its own",
         "a model's code runs with the service's rights",

@@ -20,6 +20,8 @@ import yaml
 from flow import CHECKOUT, ROOT, SUBNET, Fleet, cut_off, refused_routes, variables
 from index import Index
 
+from ansible_collections.specdec.serving.plugins.module_utils import checks
+
 PROMPT = "import os\nimport sys\n\nclass Error(Exception):\n"
 VERIFY = "sglang:spec_verify_calls_total"
 
@@ -63,8 +65,9 @@ def test_every_check_of_a_clean_deploy_is_ok_or_not_applicable_and_those_of_gpus
     note = fleet.sh("ct200", "cat %s/instances/main/proven/%s.json" % (ROOT, fleet.release()["id"]))
     found = json.loads(note)["findings"]
     assert [one for one in found if one["verdict"] not in ("ok", "not applicable")] == []
-    assert [one for one in found if not (one["subject"] and one["message"])] == []
+    assert [one for one in found if not (one["subject"] and one["message"] and (one["found"] or one["evidence"]))] == []
     verdicts = {one["id"]: one["verdict"] for one in found}
+    assert set(verdicts) == {check.id for check in checks.CHECKS}
     for check in ("lock.satisfied", "record.changed", "overlay.applied", "import.engine", "algorithm.recognised", "arguments.accepted"):
         assert verdicts[check] == "ok", check
     # the lane for the CPU: nothing there that a GPU would have to answer
