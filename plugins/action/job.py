@@ -49,9 +49,12 @@ class ActionModule(ActionBase):
             arguments = {"directory": news["directory"], "offset": news["offset"]}
         if self._task.check_mode:
             return {**result, "changed": news["changed"], "result": news["result"]}
-        return self._ended(result, host, spec, news)
+        return self._ended(result, task_vars, spec, news)
 
-    def _ended(self, result: dict[str, t.Any], host: str, spec: t.Mapping[str, t.Any], news: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    def _ended(
+        self, result: dict[str, t.Any], task_vars: t.Mapping[str, t.Any], spec: t.Mapping[str, t.Any], news: t.Mapping[str, t.Any]
+    ) -> dict[str, t.Any]:
+        host = task_vars["inventory_hostname"]
         outcome = news["result"] or {}
         verdicts = collections.Counter(one["verdict"] for one in outcome.get("findings", ()))
         result.update(changed=bool(outcome.get("changed")), result=outcome, verdicts=dict(sorted(verdicts.items())))
@@ -67,5 +70,32 @@ class ActionModule(ActionBase):
             result["result"] = {key: value for key, value in outcome.items() if key != "timings"}
             result["result"]["findings"] = telling
             wrong = findings.errors(findings.from_dict(one) for one in outcome["findings"])
-            result.update(failed=True, msg="\n".join(["%s: the %s found:" % (host, spec["kind"]), *(one.text() for one in wrong)]))
+            told = ["%s: the %s found:" % (host, spec["kind"]), *(one.text() for one in wrong), *_served(outcome), *_fleet(task_vars)]
+            result.update(failed=True, msg="\n".join(told))
         return result
+
+
+def _served(outcome: t.Mapping[str, t.Any]) -> list[str]:
+    """What serves after a switch that was taken back."""
+    back, seconds = outcome.get("rolled_back_to"), (outcome.get("times") or {}).get("back")
+    if not back or seconds is None:
+        return []
+    return ["release %s serves again, %.1f s after the failure" % (back, seconds)]
+
+
+def _fleet(task_vars: t.Mapping[str, t.Any]) -> list[str]:
+    """Where the other hosts of a rollout stand, which this failure stops: also for who sees nothing but this task."""
+    everyone, batch = list(task_vars.get("ansible_play_hosts_all") or ()), list(task_vars.get("ansible_play_batch") or ())
+    places = [everyone.index(one) for one in batch if one in everyone]
+    if len(everyone) < 2 or not places:
+        return []
+    plans = {one: (task_vars["hostvars"][one].get("gpu_host_plan") or {}).get("releases") for one in everyone}
+    wanted = {one: any(release["switch_needed"] for release in plans[one] or ()) for one in everyone}
+    groups = {
+        "switched before": [one for one in everyone[: min(places)] if wanted[one]],
+        "in the same batch, see there": [one for one in batch if one != task_vars["inventory_hostname"]],
+        "not reached, left as they were": [one for one in everyone[max(places) + 1 :] if wanted[one]],
+        "nothing to switch": [one for one in everyone if one not in batch and plans[one] and not wanted[one]],
+        "refused before the switches": [one for one in everyone if one not in batch and not plans[one]],
+    }
+    return ["fleet of %d hosts:" % len(everyone), *("  %s: %s" % (group, ", ".join(names)) for group, names in groups.items() if names)]

@@ -149,6 +149,8 @@ class CallbackModule(CallbackBase):
                 if one["verdict"] in ("warning", "error"):
                     yield "    %-9s %s: %s" % (one["verdict"], one["subject"], one["message"])
         for one in (switch or {}).get("findings", []):
+            if one["verdict"] == "warning":
+                yield "  warning     %s: %s" % (one["message"], one["found"])
             if one["verdict"] == "error":
                 yield self._colored("  refused     %s: %s" % (one["message"], one["found"]), C.COLOR_ERROR)
             if one["id"] == registrations.REGISTERED:

@@ -40,6 +40,13 @@ class Arguments:
     origins: dict[str, str]
 
 
+def row(rows: t.Iterable[t.Mapping[str, t.Any]], version: str) -> t.Optional[t.Mapping[str, t.Any]]:
+    """The first row of data whose ``versions`` hold an engine's version; None where none does."""
+    from packaging.specifiers import SpecifierSet
+
+    return next((one for one in rows if SpecifierSet(one["versions"]).contains(version, prereleases=True)), None)
+
+
 def speculates(instance: t.Mapping[str, t.Any]) -> bool:
     """Whether the instance wants speculative decoding at all."""
     algorithm = (instance.get("speculative") or {}).get("algorithm", ALGORITHM_NONE)

@@ -10,6 +10,7 @@ draft earns something. Readiness is never taken from the journal: engines log it
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 import typing as t
 from pathlib import Path
@@ -33,10 +34,15 @@ _COUNTER_LAG = 10.0
 #: Between a broken connection and systemd's notice that the process behind it has ended.
 _DYING = 5.0
 _EXCERPT_LINES = 40
+#: A start of eight ranks at the level INFO stays below this.
+_START_LINES = 20000
+#: Different lines of one kind that are shown.
+_TOLD = 5
 #: An engine prints all its settings in one line of many thousand characters.
 _EXCERPT_WIDTH = 240
 _LISTEN = "0A"
 _FEW_TOKENS = 8
+_PREFIX = re.compile(r"^\[[^]]*\]\s*")
 #: Characters of a completion that are shown.
 _SHOWN = 80
 
@@ -63,9 +69,9 @@ def died(state: t.Mapping[str, str], restarts: int = 0) -> t.Optional[str]:
     return "restarted by systemd after it died; now %s" % how if lives else how
 
 
-def journal(runner: Runner, unit: str, since: float, secrets: t.Sequence[str] = ()) -> str:
-    """The last lines of a unit's journal since a time (seconds since the epoch), without the secrets."""
-    argv = ["journalctl", "--unit=" + unit, "--since=@%.3f" % since, "--lines=%d" % _EXCERPT_LINES, "--output=cat", "--no-pager", "--quiet"]
+def journal(runner: Runner, unit: str, since: float, secrets: t.Sequence[str] = (), count: int = _EXCERPT_LINES) -> str:
+    """The last ``count`` lines of a unit's journal since a time (seconds since the epoch), without the secrets."""
+    argv = ["journalctl", "--unit=" + unit, "--since=@%.3f" % since, "--lines=%d" % count, "--output=cat", "--no-pager", "--quiet"]
     lines = releases.redact(runner(argv, timeout=30).stdout.strip(), secrets).splitlines()
     return "\n".join(line if len(line) <= _EXCERPT_WIDTH else line[:_EXCERPT_WIDTH] + " ..." for line in lines)
 
@@ -75,7 +81,10 @@ def journal(runner: Runner, unit: str, since: float, secrets: t.Sequence[str] = 
 
 @dataclasses.dataclass(frozen=True)
 class Listener:
-    """A process that listens on a TCP port; pid is None where the owner cannot be seen."""
+    """A process, most often one that listens on a TCP port; pid is None where the owner cannot be seen.
+
+    ``started`` is in kernel clock ticks since boot, 0 where that is not known.
+    """
 
     pid: t.Optional[int]
     command: str
@@ -112,13 +121,14 @@ def listeners(port: int, proc: Path = PROC) -> list[Listener]:
         held = wanted & _links(directory / "fd")
         if held:
             owned[int(directory.name)] = held
-    found = [_listener(proc / str(pid), pid) for pid in sorted(owned)]
+    found = [process(proc / str(pid)) for pid in sorted(owned)]
     if wanted - set().union(*owned.values()):
         found.append(Listener(None, "", "", 0.0))
     return found
 
 
-def _listener(directory: Path, pid: int) -> Listener:
+def process(directory: Path) -> Listener:
+    """A process by its directory in /proc; of one that is not there any more nothing but the pid is known."""
     command = _read(directory / "cmdline").replace("\0", " ").strip()
     cgroup = ""
     for line in _read(directory / "cgroup").splitlines():
@@ -127,7 +137,7 @@ def _listener(directory: Path, pid: int) -> Listener:
             cgroup = path
     # The command name may hold spaces and brackets; the fields after it do not.
     fields = _read(directory / "stat").rpartition(")")[2].split()
-    return Listener(pid, command[:200], cgroup, float(fields[19]) if len(fields) > 19 else 0.0)
+    return Listener(int(directory.name), command[:200], cgroup, float(fields[19]) if len(fields) > 19 else 0.0)
 
 
 def _read(path: Path) -> str:
@@ -271,6 +281,7 @@ class Gate:
             try:
                 self._generate(ready + self.gate["timeout"])
                 self._alive()
+                self._fallbacks()
             finally:
                 self.outcome.times["gate"] = round(time.monotonic() - ready, 2)
         except _Closed as closed:
@@ -332,7 +343,7 @@ class Gate:
         return [one for one in found if not one.of(self.unit) or one.started < self.ticks - 1]
 
     def _wait_until_healthy(self, started: float) -> None:
-        limit = self.release["start_timeout"]
+        limit = releases.start_limit(self.release)
         path = self.gate["health"]
         said: t.Union[int, str] = "nothing listens on port %d" % self.release["port"]
         told = started
@@ -463,6 +474,24 @@ class Gate:
                 fix="none is needed to serve",
             )
             return None
+
+    def _fallbacks(self) -> None:
+        """Warn of what the engine says it does otherwise than asked for; by the engine's own data (``fallbacks``)."""
+        patterns = [re.compile(one) for one in self.gate.get("fallbacks", ())]
+        if not patterns:
+            return
+        said = journal(self.runner, self.unit, self.since, self.secrets, _START_LINES).splitlines()
+        # each rank says it, behind its own time and number
+        lines = dict.fromkeys(_PREFIX.sub("", line) for line in said if any(one.search(line) for one in patterns))
+        for line in list(lines)[:_TOLD]:
+            self._add(
+                "fallback",
+                WARNING,
+                "the engine does something otherwise than asked for",
+                found=line,
+                evidence="journalctl -u %s" % self.unit,
+                fix="none is needed to serve; say in extra_args what fits this host, so that it is wanted",
+            )
 
     def _judge(self, length: t.Optional[float], verified: float) -> None:
         floor = self.gate["acceptance_floor"]

@@ -96,6 +96,37 @@ def used(facts: Facts, wanted: t.Union[str, t.Sequence[t.Any]]) -> dict[str, t.A
     return {**facts, "devices": [facts["devices"][number] for number in kept], "topology": topology}
 
 
+def chosen(facts: Facts, wanted: t.Union[str, t.Sequence[t.Any]]) -> list[str]:
+    """What an instance writes as ``gpus``, as uuids: an index may mean another GPU after a change of the hardware, or to CUDA.
+
+    An index whose GPU tells no uuid, and what is not on the host, stay as they are; all or none are no list.
+    """
+    if isinstance(wanted, str):
+        return []
+    uuids = {str(one["index"]): one["uuid"] for one in facts["devices"] if one["uuid"]}
+    return [uuids.get(str(one), str(one)) for one in wanted]
+
+
+def absent(facts: Facts, wanted: t.Union[str, t.Sequence[t.Any]]) -> list[str]:
+    """Those of ``gpus`` that no GPU of the host answers to."""
+    known = set().union(*(_names(one) for one in facts["devices"]))
+    return [] if isinstance(wanted, str) else [str(one) for one in wanted if str(one) not in known]
+
+
+def shares(facts: Facts, wanted: t.Union[str, t.Sequence[t.Any]]) -> set[str]:
+    """The uuids (or what else tells them apart) of all that an instance may use; a whole GPU is also each of its MIG devices."""
+    names = set(chosen(facts, wanted))
+    taken = set()
+    for device in facts["devices"]:
+        parts = {part["uuid"] for part in (device["mig"] or {}).get("devices", ())}
+        whole = str(device["uuid"] or device["index"])
+        if wanted == "all" or whole in names:
+            taken |= {whole, *parts}
+        elif names & parts:
+            taken |= names & parts
+    return taken
+
+
 def _names(device: Facts) -> set[str]:
     """All that a device can be chosen by."""
     return {str(device["index"]), device["uuid"], *(part["uuid"] for part in (device["mig"] or {}).get("devices", ()))}

@@ -37,8 +37,8 @@ _INTEGRATED, _MAJOR, _MINOR = 18, 75, 76
 _Error = t.Optional[dict[str, t.Any]]
 
 
-def main(packages: str) -> None:
-    """Report everything; ``packages`` goes first on the search path, where it is not empty."""
+def main(packages: str, cuda: bool = True) -> None:
+    """Report everything (CUDA only if asked: it takes its time); ``packages`` goes first on the search path, where it is not empty."""
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's
     if packages:
         sys.path.insert(0, packages)
@@ -48,7 +48,8 @@ def main(packages: str) -> None:
     except Exception as error:
         # Whatever a broken package or library does, CUDA is still to be asked.
         _report("nvml", {"code": None, "message": "%s: %s" % (type(error).__name__, error)})
-    _cuda()
+    if cuda:
+        _cuda()
 
 
 def _report(name: str, answer: t.Any) -> None:

@@ -177,9 +177,30 @@ def _device(**known: t.Any) -> dict[str, t.Any]:
 # NVML
 
 
-def _probe(layout: Layout, host: Host) -> dict[str, t.Any]:
+def holders(root: str, runner: Runner, files: Path = Path("/")) -> t.Optional[dict[int, t.Optional[int]]]:
+    """Processes that hold memory of a GPU: pid → bytes (None: the driver does not say). None where nobody answers.
+
+    :param root: ``specdec_root``; its host program brings nvidia-ml-py.
+    """
+    host = Host(runner, files)
+    if parse_module(host.text("proc/driver/nvidia/version") or "") is None:
+        return {}
+    answers = _probe(Layout(root), host, cuda=False)
+    devices = answers["nvml"].get("devices") if answers["nvml"]["code"] == 0 else None
+    if devices is None and not answers["silent"]:
+        devices = _ask_smi(host)[1]
+    if not devices:
+        return None
+    held: dict[int, t.Optional[int]] = {}
+    for process in (one for device in devices for one in device.get("processes", ())):
+        sizes = [size for size in (held.get(process["pid"]), process["bytes"]) if size]
+        held[process["pid"]] = sum(sizes) or None
+    return held
+
+
+def _probe(layout: Layout, host: Host, cuda: bool = True) -> dict[str, t.Any]:
     packages = str(layout.specdec) if layout.specdec.exists() else ""
-    source = "%s\n\nmain(%r)\n" % (inspect.getsource(gpuprobe), packages)
+    source = "%s\n\nmain(%r, %r)\n" % (inspect.getsource(gpuprobe), packages, cuda)
     return parse_probe(host.runner([sys.executable, "-I", "-B", "-"], stdin=source, timeout=_PROBE_TIMEOUT))
 
 

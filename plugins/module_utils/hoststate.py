@@ -25,6 +25,7 @@ from .runners import Runner
 #: An engine's /health may generate a token, and gives that up by itself after 20 s.
 _HEALTH_TIMEOUT = 25.0
 
+_CGROUPS = Path("/sys/fs/cgroup")
 _UNIT_PROPERTIES = ("Id", "ActiveState", "SubState", "MainPID", "UnitFileState", "ActiveEnterTimestamp", "Result", "NRestarts")
 
 
@@ -53,6 +54,7 @@ def gather(
         "systemd": _systemd(runner),
         "cpus": os.cpu_count(),
         "disk": _disk(layout.root),
+        "temporary": _temporary(),
         "tools": {"specdec": artifacts.placed_digest(layout.specdec), "uv": artifacts.placed_digest(layout.uv)},
         "wheels": sorted(p.name for p in _children(layout.wheels)),
         "overlays": sorted(p.name for p in _children(layout.overlays)),
@@ -103,7 +105,13 @@ def _systemd(runner: Runner) -> dict[str, t.Any]:
         words = runner(["systemctl", "--version"], timeout=10).stdout.split()
         version = int(words[1].split(".")[0]) if len(words) > 1 and words[1][:1].isdigit() else None
         container = runner(["systemd-detect-virt", "--container"], timeout=10).stdout.strip() or None
-    return {"running": running, "version": version, "container": container}
+    return {"running": running, "version": version, "container": container, "controllers": _controllers()}
+
+
+def _controllers() -> list[str]:
+    """What the control groups of this host can limit."""
+    unified = _text(_CGROUPS / "cgroup.controllers")
+    return sorted(unified.split()) if unified is not None else [path.name for path in _children(_CGROUPS)]
 
 
 def _memory() -> dict[str, t.Optional[int]]:
@@ -115,6 +123,11 @@ def _memory() -> dict[str, t.Optional[int]]:
     except (OSError, ValueError, IndexError):
         pass
     return {"total": values.get("MemTotal"), "available": values.get("MemAvailable")}
+
+
+def _temporary() -> dict[str, t.Any]:
+    """Where programs put files that they then load; a unit's own /tmp lies there, too."""
+    return {"path": "/tmp", "executable": not os.statvfs("/tmp").f_flag & os.ST_NOEXEC}
 
 
 def _disk(root: Path) -> dict[str, t.Any]:

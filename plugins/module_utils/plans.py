@@ -35,6 +35,7 @@ from . import (
     stackrules,
     stacks,
     transactions,
+    units,
     wheelhouses,
     wheelsources,
 )
@@ -100,6 +101,7 @@ class Planner:
         self.gpus_used: set[str] = set()
         self.sources: dict[str, dict[str, t.Any]] = {}
         self.ports: dict[str, dict[int, str]] = {}
+        self.gpus_taken: dict[str, set[str]] = {}
         self.missing: list[dict[str, t.Any]] = []
         self.settings: list[dict[str, str]] = []
         self.environments: dict[str, dict[str, t.Any]] = {}
@@ -292,7 +294,32 @@ class Planner:
         if stack is None or "cuda" not in stack.lacks:
             wanted = instance.get("gpus") or "all"
             self.gpus_used |= {str(one) for one in wanted} if isinstance(wanted, list) else {wanted} - {"none"}
+        if stack is not None and "cuda" not in stack.lacks:
+            self._take_gpus(instance["name"], wanted)
         return stack
+
+    def _take_gpus(self, instance: str, wanted: t.Union[str, t.Sequence[t.Any]]) -> None:
+        """Note which GPUs an instance uses; refuse those that are not there and those that another one uses, too."""
+        facts, where = self.state["gpus"], "specdec_instances[%s].gpus" % instance
+        absent = gpufindings.absent(facts, wanted)
+        if absent:
+            there = ", ".join("%s (%s)" % (one["index"], one["uuid"]) for one in facts["devices"]) or "none"
+            self.refuse(
+                "gpus", where, "names GPUs that are not there", ", ".join(absent), there, "name GPUs of this host, by index or uuid"
+            )
+        mine = gpufindings.shares(facts, wanted)
+        for other, theirs in self.gpus_taken.items():
+            if mine & theirs:
+                fix = "give each instance GPUs of its own: gpus as lists that have none in common"
+                self.refuse(
+                    "gpus",
+                    where,
+                    "has GPUs in common with instance %s" % other,
+                    ", ".join(sorted(mine & theirs)),
+                    "none in common",
+                    fix,
+                )
+        self.gpus_taken[instance] = mine
 
     def _check_pins(self, sources: t.Container[str]) -> list[str]:
         """The names for several packages that are given one source; each is refused, once for all instances."""
@@ -614,6 +641,7 @@ class Planner:
                 "switch_needed": not serves,
                 "health": state.get("health"),
                 "recorded": _recorded(state.get("history") or (), release.id),
+                "limits": units.limits(units.parse(unit_name(name), release.unit), self.state["systemd"].get("controllers")),
                 "files": {"facts": release.facts, "config": release.config, "unit": release.unit, "launcher": release.launcher},
                 "prove": {
                     **self._job("prove"),
@@ -645,7 +673,9 @@ class Planner:
             {"instance": name, "name": option, "value": str(value), "origin": composed.origins[option]}
             for option, value in composed.config.items()
         ]
-        facts = releasefacts.compose(instance, stack, engine, environment, self.layout, models, self._secrets(instance))
+        if isinstance(instance.get("gpus"), list):
+            instance = {**instance, "gpus": gpufindings.chosen(self.state["gpus"], instance["gpus"])}
+        facts = releasefacts.compose(instance, stack, engine, environment, self.layout, models, self._secrets(instance), self.state)
         facts["environment_variables"] = {**preset, **facts["environment_variables"]}
         return releases.compose(self.wanted.root, facts, composed.config, self.wanted.launcher)
 

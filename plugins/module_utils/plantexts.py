@@ -34,6 +34,7 @@ def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
     for one in plan["releases"]:
         if one["switch_needed"]:
             lines.append("switch %s from %s to release %s" % (one["instance"], one["current"] or "nothing", one["id"]))
+            lines.append("  limits: %s" % one["limits"])
     return [plan["hardware"], *(lines or ["nothing to do"]), *(gone_text(one) for one in plan["gone"])]
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import typing as t
 
-from . import jobs, pruning, removals, rollbacks
+from . import jobs, pruning, removals, rollbacks, transactions
 from .runners import Runner
 
 #: Kind → what says what a job of it would do: its whole ``spec``, whether anything would be ``changed``, and ``lines``, ``diff``
 #: and ``findings`` about it; and where it must not be started as it stands, ``refusal``, a finding. Raises FindingError.
 _KINDS: t.Mapping[str, t.Callable[[t.Mapping[str, t.Any], Runner], dict[str, t.Any]]] = {
+    "switch": transactions.preview,
     "rollback": rollbacks.preview,
     "prune": pruning.preview,
     "remove": removals.preview,

@@ -19,7 +19,7 @@ import signal
 import typing as t
 from pathlib import Path
 
-from . import failures, stages
+from . import arguments, failures, stages
 from .findings import COULD_NOT_CHECK, ERROR, NOT_APPLICABLE, OK, WARNING, Finding
 from .layout import RUN, Layout
 from .runners import Completed, Progress, Runner
@@ -128,11 +128,7 @@ def dry_run(engine: t.Mapping[str, t.Any], version: str, lacks: t.Collection[str
     :return: kind (``argv`` or ``none``), package, kernels, lacks, imports [[part, module]…], and for ``argv`` plugins,
         recognise, parse (``module:name``; plugins may be empty), then (methods), algorithm_option, aliases.
     """
-    from packaging.specifiers import SpecifierSet
-
-    row: t.Mapping[str, t.Any] = next(
-        (row for row in engine.get("dry_run", ()) if SpecifierSet(row["versions"]).contains(version, prereleases=True)), {"kind": "none"}
-    )
+    row = arguments.row(engine.get("dry_run", ()), version) or {"kind": "none"}
     kernel = [["kernel", row["kernel_module"]]] if row.get("kernel_module") else []
     return {
         **{key: value for key, value in row.items() if key not in ("versions", "kernel_module")},

@@ -16,6 +16,9 @@ DEFAULT_HOST = arguments.DEFAULTS["host"]
 #: Mean tokens per verification below which a draft costs more than it brings.
 ACCEPTANCE_FLOOR = 1.05
 
+#: Bytes of memory that one nvcc may take (flashinfer#3634).
+COMPILER_MEMORY = 8 * 1024**3
+
 Instance = t.Mapping[str, t.Any]
 
 
@@ -27,15 +30,18 @@ def compose(
     layout: Layout,
     models: t.Mapping[str, str],
     secrets_: t.Mapping[str, t.Mapping[str, str]],
+    host: t.Mapping[str, t.Any],
 ) -> dict[str, t.Any]:
     """The facts of a release (see releases.compose).
 
     :param engine: its row of ``data/engines.yml``; :param environment: id; :param models: path on the host by part.
+    :param host: its state as gathered; read are memory, cpus and temporary.
     """
     name = instance["name"]
     directories = str(layout.environment(environment)), str(layout.instance_state(name, environment))
-    host, port = address(instance)
-    limits = timeouts(instance)
+    listener, port = address(instance)
+    limits, service = timeouts(instance), instance.get("service") or {}
+    variables = arguments.environment_variables(engine, stack.lane, instance, *directories)
     return {
         "instance": name,
         "environment": environment,
@@ -43,17 +49,31 @@ def compose(
         "command": engine["command"],
         "config_option": engine["config_option"],
         "secrets": secrets_,
-        "environment_variables": arguments.environment_variables(engine, stack.lane, instance, *directories),
+        "environment_variables": {**_of_host(host, directories[1]), **variables},
         "models": sorted(models.values()),
-        "host": host,
+        "host": listener,
         "port": port,
         "start_timeout": limits["start"],
+        "start_timeout_by_size": "start_timeout" not in service,
         "stop_timeout": limits["stop"],
-        "sandbox": (instance.get("service") or {}).get("sandbox", units.STRICT),
+        "service": {key: value for key, value in (arguments.row(engine["service"], stack.version) or {}).items() if key != "versions"},
+        "memory_max": service.get("memory_max", ""),
+        "sandbox": service.get("sandbox", units.STRICT),
         "gpus": "cuda" not in stack.lacks,
         "dry_run": probes.dry_run(engine, stack.version, stack.lacks, stack.package),
         "gate": gate(instance, engine),
     }
+
+
+def _of_host(host: t.Mapping[str, t.Any], state: str) -> dict[str, str]:
+    """What the environment of a service owes to the host: how many kernels are compiled at a time, and where files are put and run."""
+    variables = {}
+    memory, cpus = (host.get("memory") or {}).get("total"), host.get("cpus")
+    if memory and cpus:
+        variables["MAX_JOBS"] = str(max(1, min(cpus, memory // COMPILER_MEMORY)))
+    if (host.get("temporary") or {}).get("executable") is False:
+        variables["TMPDIR"] = "%s/tmp" % state
+    return variables
 
 
 def address(instance: Instance) -> tuple[str, int]:
@@ -73,7 +93,7 @@ def models_on_host(layout: Layout, instance: Instance) -> list[str]:
 
 
 def timeouts(instance: Instance) -> dict[str, int]:
-    """Seconds that the service's start and stop may take."""
+    """Seconds that the service's start (see releases.start_limit) and stop may take."""
     service = instance.get("service") or {}
     return {"start": service.get("start_timeout", 900), "stop": service.get("stop_timeout", 120)}
 

@@ -34,6 +34,9 @@ _DEFAULTS: t.Mapping[str, t.Any] = {
     "port": 30000,
     "stop_timeout": 60,
     "start_timeout": 600,
+    "start_timeout_by_size": False,
+    "service": {"kill_mode": "mixed", "restart": "on-failure", "success_exit_status": ""},
+    "memory_max": "",
     "sandbox": units.STRICT,
     "gpus": False,
     "clients": [],
@@ -103,6 +106,24 @@ def identity(facts: t.Mapping[str, t.Any], config: t.Mapping[str, t.Any], unit: 
 def new_secret_version() -> str:
     """The random name under which a new value of a secret is kept; it says nothing about the value."""
     return secrets.token_hex(8)
+
+
+#: Bytes of a model's files that are read in a second also from a slow disk or a network.
+_READ = 100_000_000
+
+
+def start_limit(release: t.Mapping[str, t.Any]) -> int:
+    """Seconds that the start of a release (content of release.json) may take: where nobody set them, more for larger models.
+
+    To be asked on the host: what is not there has no size.
+    """
+    if not release.get("start_timeout_by_size"):
+        return release["start_timeout"]
+    return release["start_timeout"] + sum(_bytes(Path(path)) for path in release["models"]) // _READ
+
+
+def _bytes(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
 # On disk

@@ -152,7 +152,7 @@ INSTANCE: dict[str, Option] = {
             "lookup_max": Option(int, minimum=1),
         },
     ),
-    "gpus": Option((str, list)),
+    "gpus": Option((str, list), elements=Option((int, str))),
     "host": Option(str),
     "port": Option(int, minimum=1, maximum=65535),
     "served_model_name": Option(str),
@@ -187,6 +187,7 @@ INSTANCE: dict[str, Option] = {
             "sandbox": Option(str, choices=("strict", "container")),
             "start_timeout": Option(int, minimum=1),
             "stop_timeout": Option(int, minimum=1),
+            "memory_max": Option(str, pattern=r"[1-9]\d*[KMGT]?", words="a size as systemd writes it, such as 512G"),
         },
     ),
     "skip_checks": Option(list, elements=Option(str)),
@@ -462,6 +463,7 @@ def _cross_checks(checker: _Checker, where: str, one: t.Mapping[str, t.Any]) -> 
                 "a commit",
                 "name the commit to serve: a moving branch cannot be rolled back",
             )
+    _gpus(checker, where + ".gpus", one.get("gpus"))
     loopback = one.get("host", "127.0.0.1") in ("127.0.0.1", "::1", "localhost")
     if not loopback and not one.get("api_key"):
         checker.refuse(
@@ -473,6 +475,18 @@ def _cross_checks(checker: _Checker, where: str, one: t.Mapping[str, t.Any]) -> 
             "set %s.api_key (from a vault), or leave host at 127.0.0.1" % where,
         )
     _secrets(checker, where, one)
+
+
+def _gpus(checker: _Checker, where: str, wanted: t.Union[str, t.Sequence[t.Any], None]) -> None:
+    expected = "all, none, or a list of indexes and uuids (GPU-…, MIG-…)"
+    if isinstance(wanted, str) and wanted not in ("all", "none"):
+        checker.refuse("value", where, "is not allowed", wanted, expected, 'write it as a list: ["%s"]' % wanted)
+    elif isinstance(wanted, list):
+        wrong = [str(one) for one in wanted if not re.fullmatch(r"\d+|(GPU|MIG)-[\w/-]+", str(one))]
+        if wrong or not wanted:
+            checker.refuse("value", where, "names no GPU", ", ".join(wrong) or "an empty list", expected, "use nvidia-smi -L to see both")
+        elif len({str(one) for one in wanted}) < len(wanted):
+            checker.refuse("value", where, "names a GPU twice", ", ".join(str(one) for one in wanted), expected, "name each once")
 
 
 def _secrets(checker: _Checker, where: str, one: t.Mapping[str, t.Any]) -> None:

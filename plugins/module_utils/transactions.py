@@ -19,7 +19,7 @@ import time
 import typing as t
 from pathlib import Path
 
-from . import adoptions, gates, jobs, registrations, releases, units
+from . import adoptions, gates, jobs, registrations, releases, remains, units
 from .findings import ERROR, OK, WARNING, Finding, FindingError, errors
 from .layout import MARKER, SCHEMA, UNITS, Layout, unit_name, unit_of, user_name
 from .releases import Release
@@ -69,9 +69,23 @@ def deadline(release: t.Mapping[str, t.Any], previous: t.Optional[t.Mapping[str,
     """The deadline of a switch between two releases (each the content of release.json; None: first deploy)."""
     back = release["stop_timeout"]
     if previous:
-        back += previous["start_timeout"] + previous["gate"]["timeout"]
+        back += releases.start_limit(previous) + previous["gate"]["timeout"]
     stop = previous["stop_timeout"] if previous else 0
-    return Deadline(stop, release["start_timeout"], release["gate"]["timeout"], back)
+    return Deadline(stop, releases.start_limit(release), release["gate"]["timeout"], back)
+
+
+def preview(spec: t.Mapping[str, t.Any], _runner: Runner) -> dict[str, t.Any]:
+    """The ``spec`` of a switch with the deadline that the models on this host give it; the plan knows no sizes."""
+    layout = Layout(spec["root"])
+
+    def facts(release_id: t.Optional[str]) -> t.Optional[dict[str, t.Any]]:
+        with contextlib.suppress(FindingError):
+            return releases.load(layout, spec["instance"], release_id).facts if release_id else None
+        return None  # what stands against it is the job's to say
+
+    wanted, previous = facts(spec["release"]), facts(releases.current(layout, spec["instance"]))
+    total = deadline(wanted, previous).total if wanted else 0
+    return {"spec": {**spec, "deadline": max(total, spec["deadline"])}, "changed": True}
 
 
 # The record
@@ -142,6 +156,10 @@ def prepare_user(layout: Layout, release: t.Mapping[str, t.Any], runner: Runner)
     for directory, mode in ((layout.state, 0o755), (state.parent, 0o755), (state, 0o700)):
         directory.chmod(mode)
     releases.own(state, entry.pw_uid, entry.pw_gid)
+    temporary = Path(release["environment_variables"].get("TMPDIR", "/"))
+    if temporary.parent == state:
+        temporary.mkdir(mode=0o700, exist_ok=True)
+        releases.own(temporary, entry.pw_uid, entry.pw_gid)
 
 
 def guard_boots(layout: Layout, runner: Runner) -> bool:
@@ -298,7 +316,7 @@ class _Transaction:
         guard_boots(self.layout, self.runner)
         self._begin(what, wanted, previous)
         try:
-            outcome = self._forward(wanted)
+            outcome = self._forward(wanted, previous)
         except Exception as error:
             finding = error.finding if isinstance(error, FindingError) else jobs.unexpected(error)
             outcome = gates.Outcome([finding], {}, {})
@@ -440,12 +458,18 @@ class _Transaction:
     def _write_record(self) -> None:
         releases.write_durably(_record_path(self.layout, self.instance), json.dumps(self.record))
 
-    def _forward(self, wanted: Release) -> gates.Outcome:
+    def _forward(self, wanted: Release, previous: t.Optional[Release]) -> gates.Outcome:
+        before = remains.processes(self._units(), self.runner)
         self._step(STOPPED)
         self.times["stop"] = self._stop()
+        uses_gpus = wanted.facts.get("gpus") or bool(previous and previous.facts.get("gpus"))
+        left = remains.gone(before, uses_gpus, str(self.layout.root), self.runner)
+        if left.verdict == ERROR:
+            raise FindingError(left)
         self._step(FLIPPED)
         self._point(wanted)
-        return self._start_and_gate(wanted, self.times, self._step)
+        outcome = self._start_and_gate(wanted, self.times, self._step)
+        return dataclasses.replace(outcome, findings=[*([left] if before else []), *outcome.findings])
 
     def _start_and_gate(self, release: Release, times: dict[str, float], step: t.Callable[[str], None]) -> gates.Outcome:
         step(STARTING)
@@ -589,7 +613,7 @@ class _Transaction:
         self._point(previous)
         if previous is None:
             return 0
-        return previous.facts["stop_timeout"] + previous.facts["start_timeout"] + previous.facts["gate"]["timeout"]
+        return previous.facts["stop_timeout"] + releases.start_limit(previous.facts) + previous.facts["gate"]["timeout"]
 
     # systemd
 
@@ -633,14 +657,15 @@ class _Transaction:
         answer = self.runner(["systemctl", "start", "--no-block", unit], timeout=60)
         if answer.rc != 0:
             raise self._not_started(unit, answer.stderr.strip())
-        end = time.monotonic() + release.facts["start_timeout"]
+        limit = releases.start_limit(release.facts)
+        end = time.monotonic() + limit
         while True:
             show = self.runner(["systemctl", "show", "--property=ActiveState,Job,Result", unit], timeout=30)
             state = dict(line.split("=", 1) for line in show.stdout.splitlines() if "=" in line)
             if state.get("ActiveState") in ("active", "failed") or state.get("Job", "0") in ("", "0"):
                 return {}  # whether it lives is the gate's to say
             if time.monotonic() > end:
-                raise self._not_started(unit, "its start job is still queued after %d s" % release.facts["start_timeout"])
+                raise self._not_started(unit, "its start job is still queued after %d s" % limit)
             time.sleep(_POLL)
 
     def _forget_failure(self, unit: str) -> None:

@@ -79,8 +79,12 @@ _SERVICE_ONLY = frozenset(
         "RestartSec",
         "KillMode",
         "TimeoutStopSec",
+        "SuccessExitStatus",
     )
 )
+
+#: Limits that a controller of control groups enforces; without it systemd takes and shows them, and nothing holds them.
+CONTROLLERS: t.Mapping[str, str] = {"TasksMax": "pids", "MemoryMax": "memory"}
 
 _SECRET_NAME = re.compile(r"(?i)(api[-_]?key|token|secret|passw)(?!.*(file|path))")
 _BYPASSES = ("FLASHINFER_DISABLE_VERSION_CHECK", "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK")
@@ -141,14 +145,16 @@ def service_unit(root: str, release: t.Mapping[str, t.Any]) -> Unit:
 
     :param root: ``specdec_root``.
     :param release: the content of release.json (see releases.compose); read are instance, environment,
-        engine, environment_variables, secrets, host, start_timeout, stop_timeout, sandbox, gpus, clients.
+        engine, environment_variables, secrets, host, start_timeout, start_timeout_by_size, stop_timeout, service, memory_max,
+        sandbox, gpus, clients.
     """
     layout = Layout(root)
     instance = release["instance"]
     launcher = layout.instance(instance) / "current" / "launch.py"
     state = str(layout.instance_state(instance, release["environment"]))
-    # The limit has to be reached also by an engine that takes its whole start time to die.
-    interval = max(300, 4 * release["start_timeout"])
+    # The limit has to be reached also by an engine that takes its whole start time to die; how long a large model loads is not known here.
+    interval = max(300, 4 * (3600 if release["start_timeout_by_size"] else release["start_timeout"]))
+    how = release["service"]
     service: list[tuple[str, str]] = [
         ("Type", "exec"),
         ("User", user_name(instance)),
@@ -163,9 +169,9 @@ def service_unit(root: str, release: t.Mapping[str, t.Any]) -> Unit:
     for name, value in sorted(release["environment_variables"].items()):
         service.append(("Environment", _quote("%s=%s" % (name, value))))
     service += [
-        ("Restart", "on-failure"),
+        ("Restart", how["restart"]),
         ("RestartSec", "5"),
-        ("KillMode", "mixed"),
+        ("KillMode", how["kill_mode"]),
         ("TimeoutStopSec", str(release["stop_timeout"])),
         ("OOMPolicy", "stop"),
         ("TasksMax", "32768"),
@@ -174,6 +180,10 @@ def service_unit(root: str, release: t.Mapping[str, t.Any]) -> Unit:
         ("LimitCORE", "0"),
         ("UMask", "0077"),
     ]
+    if how["success_exit_status"]:
+        service.append(("SuccessExitStatus", how["success_exit_status"]))
+    if release["memory_max"]:
+        service.append(("MemoryMax", release["memory_max"]))
     service += _sandbox(release, state)
     return Unit(
         unit_name(instance),
@@ -207,6 +217,20 @@ def _sandbox(release: t.Mapping[str, t.Any], state: str) -> list[tuple[str, str]
     if loopback(release["host"]) or release["clients"]:
         pairs += [("IPAddressDeny", "any"), ("IPAddressAllow", " ".join(clients))]
     return pairs
+
+
+def limits(unit: Unit, controllers: t.Optional[t.Collection[str]]) -> str:
+    """The limits of a unit for a person, and which of them this host does not enforce.
+
+    :param controllers: of the host's control groups; None: not known.
+    """
+    told = []
+    for directive, controller in CONTROLLERS.items():
+        value = unit.value(directive)
+        missing = controllers is not None and controller not in controllers
+        if value:
+            told.append("%s=%s%s" % (directive, value, " (not enforced here: no controller %s)" % controller if missing else ""))
+    return ", ".join(told)
 
 
 def running_file(instance: str) -> str:

@@ -66,6 +66,11 @@ written:
   returned: success
   type: list
   elements: str
+placed:
+  description: Ids of all these releases, which are on the host now.
+  returned: success
+  type: list
+  elements: str
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -101,7 +106,7 @@ def main() -> None:
                 written.append(one.id)
     except FindingError as error:
         module.fail_json(msg=error.finding.text(), finding=error.finding.as_dict())
-    module.exit_json(changed=bool(written), written=written, diff=diff)
+    module.exit_json(changed=bool(written), written=written, placed=[one.id for one in wanted], diff=diff)
 
 
 if __name__ == "__main__":

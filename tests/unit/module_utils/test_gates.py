@@ -14,6 +14,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ansible_collections.specdec.serving.plugins.module_utils import gates
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
@@ -21,6 +22,7 @@ from ansible_collections.specdec.serving.plugins.module_utils.runners import Com
 ENGINE = Path(__file__).resolve().parents[2] / "doubles" / "engine.py"
 UNIT = "specdec-main.service"
 KEY = "hunter2-hunter2"
+FALLBACKS = yaml.safe_load((Path(gates.__file__).parent / "data" / "engines.yml").read_text())["sglang"]["gate"]["fallbacks"]
 COUNTERS = {
     "generated": "sglang:generation_tokens_total",
     "requests": "sglang:num_requests_total",
@@ -125,6 +127,26 @@ def gate(
 
 def verdicts(outcome: gates.Outcome) -> dict[str, str]:
     return {finding.id: finding.verdict for finding in outcome.findings}
+
+
+def test_fallbacks_in_the_log_are_warnings_each_told_once(tmp_path: Path, engine: t.Callable[..., Engine]) -> None:
+    said = "\n".join(
+        [
+            "[2026-11-30 10:00:00 TP0] attention backend fa9 is not there. Falling back to flashinfer.",
+            "[2026-11-30 10:00:01 TP1] attention backend fa9 is not there. Falling back to flashinfer.",
+            "server_args=ServerArgs(disable_fallback=False)",
+            "Custom allreduce is disabled because it's not supported on more than two PCIe-only GPUs.",
+            "",
+        ]
+    )
+    outcome = gate(tmp_path, engine(), said=said, fallbacks=FALLBACKS)
+    assert outcome.ok
+    told = [(one.verdict, one.found) for one in outcome.findings if one.id == "gate.fallback"]
+    assert told == [
+        ("warning", "attention backend fa9 is not there. Falling back to flashinfer."),
+        ("warning", "Custom allreduce is disabled because it's not supported on more than two PCIe-only GPUs."),
+    ]
+    assert "gate.fallback" not in verdicts(gate(tmp_path, engine(), fallbacks=FALLBACKS))
 
 
 def test_good_engine_passes(tmp_path: Path, engine: t.Callable[..., Engine]) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ansible_collections.specdec.serving.plugins.module_utils import gpufindings, gpus, stacks
-from ansible_collections.specdec.serving.plugins.module_utils.findings import COULD_NOT_CHECK, ERROR, OK, WARNING, from_dict
+from ansible_collections.specdec.serving.plugins.module_utils import gates, gpufindings, gpus, remains, stacks
+from ansible_collections.specdec.serving.plugins.module_utils.findings import COULD_NOT_CHECK, ERROR, OK, WARNING, Finding, from_dict
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
 
 from .gpuhost import HOSTS, GpuHost
@@ -181,6 +181,70 @@ def test_who_holds_memory(host: Make) -> None:
     facts = host("rtx-pro-6000").gather()
     assert column(facts, "processes")[0] == [{"pid": 4242, "name": "python3", "bytes": 80 * 1024 * MIB, "container": False}]
     assert column(facts, "processes")[1:] == [[]] * 7
+
+
+def test_whose_memory_is_asked_of_nvml_alone(host: Make) -> None:
+    one = host("rtx-pro-6000")
+    assert gpus.holders(str(one.root), one.run, one.files) == {4242: 80 * 1024 * MIB}
+    bare = host("none")
+    assert gpus.holders("/nowhere", bare.run, bare.files) == {}
+    assert gpus.holders(str(one.root), no_answer, one.files) is None
+
+
+def no_answer(_argv: t.Sequence[str], **_options: t.Any) -> Completed:
+    return Completed(124, "", "")
+
+
+class TestWhatAStoppedReleaseLeaves:
+    """A process that has ended by the kernel's word, and by the driver's still holds memory."""
+
+    BEFORE = (gates.Listener(4242, "python3 -m sglang", "/system.slice/specdec-main.service", 500.0),)
+
+    def gone(self, one: GpuHost, run: t.Any = None, uses_gpus: bool = True) -> Finding:
+        return remains.gone(self.BEFORE, uses_gpus, str(one.root), run or one.run, one.files / "proc", one.files, patience=0.2)
+
+    def test_its_processes_are_those_of_its_control_group(self, host: Make) -> None:
+        one = host("none")
+        places = {
+            1: "/system.slice/specdec-main.service",
+            2: "/system.slice/specdec-main.service/ranks",
+            3: "/lxc/101/system.slice/specdec-main.service",
+            4: "/system.slice/specdec-main.service.d",
+        }
+        for pid, place in places.items():
+            one.write("proc/%d/cgroup" % pid, "0::%s\n" % place)
+        one.answers["systemctl"] = Completed(0, "/system.slice/specdec-main.service\n", "")
+        found = remains.processes(["specdec-main.service"], one.run, one.files / "proc")
+        assert sorted(process.pid or 0 for process in found) == [1, 2]
+        one.answers["systemctl"] = Completed(0, "\n", "")
+        assert remains.processes(["specdec-main.service"], one.run, one.files / "proc") == []
+
+    def test_memory_that_is_not_given_back_is_an_error_with_its_holder(self, host: Make) -> None:
+        found = self.gone(host("rtx-pro-6000"))
+        assert (found.id, found.verdict, found.found) == ("transaction.old-release", ERROR, "process 4242 holds 85.9 GB")
+
+    def test_it_is_waited_for(self, host: Make) -> None:
+        one = host("rtx-pro-6000")
+
+        def run(argv: t.Sequence[str], **options: t.Any) -> Completed:
+            answer = one.run(argv, **options)
+            one.data["devices"][0]["processes"] = []
+            return answer
+
+        found = remains.gone(self.BEFORE, True, str(one.root), run, one.files / "proc", one.files)
+        assert (found.verdict, found.message) == (OK, "its 1 processes are gone, and hold no memory of a GPU")
+
+    def test_a_process_that_lives_is_an_error(self, host: Make) -> None:
+        one = host("none")
+        one.write("proc/4242/stat", "4242 (a ) b) S " + " ".join(["0"] * 18) + " 500 0\n")
+        found = self.gone(one, uses_gpus=False)
+        assert (found.verdict, found.message) == (ERROR, "is stopped, but its processes are not gone")
+        one.write("proc/4242/stat", "4242 (other) S " + " ".join(["0"] * 18) + " 900 0\n")
+        assert self.gone(one, uses_gpus=False).verdict == OK, "the pid is another process's now"
+
+    def test_without_an_answer_nothing_is_known(self, host: Make) -> None:
+        found = self.gone(host("rtx-pro-6000"), no_answer)
+        assert found.verdict == COULD_NOT_CHECK
 
 
 def test_memory_that_the_driver_does_not_tell_is_null_with_a_reason(host: Make) -> None:

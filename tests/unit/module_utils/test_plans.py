@@ -14,7 +14,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ansible_collections.specdec.serving.plugins.module_utils import findings, locks, plans, plantexts, pythons, wheelhouses, wheelsources
+from ansible_collections.specdec.serving.plugins.module_utils import (
+    arguments,
+    findings,
+    locks,
+    plans,
+    plantexts,
+    pythons,
+    wheelhouses,
+    wheelsources,
+)
 from ansible_collections.specdec.serving.plugins.module_utils.findings import Finding, FindingError
 
 DATA = Path(plans.__file__).parent / "data"
@@ -126,16 +135,17 @@ def plan(
     hub: str = "https://hub.example",
     named: t.Optional[dict[str, t.Any]] = None,
     cache: Path = Path(),
+    beside: t.Sequence[t.Mapping[str, t.Any]] = (),
     **instance: t.Any,
 ) -> dict[str, t.Any]:
-    """:param named: specdec_pins; :param cache: of the controller."""
+    """:param named: specdec_pins; :param cache: of the controller; :param beside: what other instances have of their own."""
     pins = pins or Pins()
     wanted = plans.Wanted(
         host="ct200",
         address="192.0.2.200",
         root="/opt/specdec",
         pins_dir="/pins",
-        instances=[{**INSTANCE, **instance}],
+        instances=[{**INSTANCE, **instance}, *({**INSTANCE, **instance, **one} for one in beside)],
         pins=named or {},
         extra_packages=[],
         wheel_directories=[],
@@ -374,6 +384,77 @@ def test_a_gpu_in_error_forbids_only_its_use(instance: dict[str, t.Any], verdict
     made = plan(with_gpus("ok", "error"), lock=False, **instance)
     assert [(one["id"], one["verdict"]) for one in made["findings"]] == [("gpu.fault", verdict)]
     assert verdict + ": GPU 1: is in error" in plantexts.changes(made)
+
+
+CUDA_ENGINE = {"engine": {"name": "sglang", "version": "0.5.23", "lane": "auto"}}
+
+
+def two_gpus() -> dict[str, t.Any]:
+    """A host with two GPUs that are as they should be, the second divided."""
+    parts = [{"uuid": "MIG-%s" % name, "name": name, "memory": None} for name in ("a", "b")]
+    devices = [
+        {"index": index, "uuid": "GPU-%d" % index, "name": "NVIDIA H200", "compute_capability": "9.0", "mig": mig, "unified": False}
+        for index, mig in enumerate([None, {"enabled": True, "devices": parts}])
+    ]
+    return {"source": "nvml", "driver": "580.95.05", "devices": devices, "findings": []}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible"), [([0], "GPU-0"), (["0", "MIG-b"], "GPU-0,MIG-b"), (["GPU-1"], "GPU-1"), ("all", None), (None, None)]
+)
+def test_the_service_gets_its_gpus_by_uuid(gpus: t.Any, visible: t.Optional[str]) -> None:
+    made = plan({**BARE, "memory": {}, "gpus": two_gpus()}, **CUDA_ENGINE, gpus=gpus)
+    assert made["releases"][0]["files"]["facts"]["environment_variables"].get("CUDA_VISIBLE_DEVICES") == visible
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        ([0], [1], None),
+        ([0], ["GPU-0"], "has GPUs in common with instance main"),
+        ([0], "all", "has GPUs in common with instance main"),
+        (None, [1], "has GPUs in common with instance main"),
+        (["MIG-a"], ["MIG-b"], None),
+        (["MIG-a"], ["GPU-1"], "has GPUs in common with instance main"),
+        ("none", "all", None),
+        ([0], [2], "names GPUs that are not there"),
+    ],
+)
+def test_instances_share_no_gpu(one: t.Any, other: t.Any, said: t.Optional[str]) -> None:
+    made = plan(
+        {**BARE, "memory": {}, "gpus": two_gpus()}, **CUDA_ENGINE, gpus=one, beside=[{"name": "other", "port": 30001, "gpus": other}]
+    )
+    told = [(finding["id"], finding["subject"], finding["message"]) for finding in errors(made) if finding["id"] == "plan.gpus"]
+    assert told == ([("plan.gpus", "specdec_instances[other].gpus on ct200", said)] if said else [])
+
+
+def test_what_the_environment_owes_to_the_host() -> None:
+    def variables(**state: t.Any) -> dict[str, str]:
+        return plan({**BARE, **state})["releases"][0]["files"]["facts"]["environment_variables"]
+
+    gib = 1024**3
+    assert variables(memory={"total": 20 * gib}, cpus=16)["MAX_JOBS"] == "2"
+    assert variables(memory={"total": 2 * gib}, cpus=16)["MAX_JOBS"] == "1"
+    assert variables(memory={"total": 2000 * gib}, cpus=16)["MAX_JOBS"] == "16"
+    assert "TMPDIR" not in variables(temporary={"path": "/tmp", "executable": True})
+    hardened = variables(temporary={"path": "/tmp", "executable": False})
+    assert hardened["TMPDIR"] == hardened["HOME"] + "/tmp"
+
+
+@pytest.mark.parametrize(
+    ("version", "how"),
+    [("0.5.9", ("mixed", "always", "SIGKILL")), ("0.5.18", ("mixed", "always", "SIGKILL")), ("0.5.19", ("mixed", "on-failure", None))],
+)
+def test_how_the_unit_ends_the_engine_follows_its_version(version: str, how: tuple[t.Optional[str], ...]) -> None:
+    rows = TABLES["engines"]["sglang"]["service"]
+    row = arguments.row(rows, version)
+    assert row is not None and (row["kill_mode"], row["restart"], row["success_exit_status"] or None) == how
+
+
+def test_the_plan_says_which_limits_this_host_does_not_enforce() -> None:
+    limited = {"service": {"memory_max": "64G"}}
+    made = plan(changed(systemd={**BARE["systemd"], "controllers": ["memory"]}), **limited)
+    assert "  limits: TasksMax=32768 (not enforced here: no controller pids), MemoryMax=64G" in plantexts.changes(made)
 
 
 def test_what_keeps_the_whole_host_from_its_gpus_is_told_first() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.specdec.serving.plugins.module_utils import adoptions, gates, releases, transactions, units
+from ansible_collections.specdec.serving.plugins.module_utils import adoptions, gates, releases, remains, transactions, units
 from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, OK, Finding, FindingError
 from ansible_collections.specdec.serving.plugins.module_utils.layout import Layout
 from ansible_collections.specdec.serving.plugins.module_utils.runners import Completed
@@ -207,6 +207,38 @@ def test_deadline_of_a_first_deploy_has_no_previous_release() -> None:
     release = {"stop_timeout": 10, "start_timeout": 100, "gate": {"timeout": 5}}
     assert transactions.deadline(release, None) == transactions.Deadline(0, 100, 5, 10)
     assert transactions.deadline(release, {**release, "stop_timeout": 7}).total == 7 + 100 + 5 + (10 + 100 + 5)
+
+
+def test_what_the_old_release_leaves_ends_the_switch_before_the_new_one_starts(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = host.release(1, gpus=True), host.release(2)
+    host.job(release=one)
+    asked = []
+
+    def gone(before: t.Any, uses_gpus: bool, *_more: t.Any) -> Finding:
+        asked.append(uses_gpus)
+        return Finding("transaction.old-release", ERROR, "what served before", "still holds memory of GPUs", fix="f")
+
+    monkeypatch.setattr(remains, "gone", gone)
+    host.calls.clear()
+    result = host.job(release=two)
+    assert (asked, result["rolled_back_to"], host.calls.count("start")) == ([True], one, 1)
+    serves(host, one)
+    assert releases.failed(host.layout, "main", two) is None, "it is not the new release's fault"
+
+
+def test_a_large_model_may_take_longer_to_start_and_the_deadline_says_so(host: Host, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    with (model / "weights.safetensors").open("wb") as stream:
+        stream.truncate(50 * 10**9)
+    small, large = host.release(1), host.release(2, models=[str(model)], start_timeout_by_size=True)
+    fixed = host.release(3, models=[str(model)])
+    limits = [releases.start_limit(releases.load(host.layout, "main", one).facts) for one in (small, large, fixed)]
+    assert limits == [600, 600 + 500, 600]
+    spec = {"root": str(host.layout.root), "instance": "main", "release": large, "deadline": 10}
+    # stop 0, start 1100, gate 20; back: stop 32
+    assert transactions.preview(spec, host.runner) == {"spec": {**spec, "deadline": 1152}, "changed": True}
+    assert transactions.preview({**spec, "release": "gone"}, host.runner)["spec"]["deadline"] == 10
 
 
 def test_unit_text_alone_decides_whether_systemd_reads_again(host: Host) -> None:

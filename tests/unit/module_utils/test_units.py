@@ -10,10 +10,11 @@ import typing as t
 
 import pytest
 
-from ansible_collections.specdec.serving.plugins.module_utils import units
+from ansible_collections.specdec.serving.plugins.module_utils import releases, units
 from ansible_collections.specdec.serving.plugins.module_utils.units import Unit
 
 RELEASE = {
+    **releases._DEFAULTS,
     "instance": "main",
     "environment": "abc",
     "engine": {"name": "sglang", "version": "1"},
@@ -63,6 +64,24 @@ def test_secret_is_named_by_file_only() -> None:
 
 def test_start_limit_outlasts_three_slow_crashes() -> None:
     assert units.seconds(unit(start_timeout=900).value("StartLimitIntervalSec")) > 3 * 900
+
+
+def test_start_limit_of_a_model_whose_size_is_not_known_is_that_of_a_large_one() -> None:
+    assert units.seconds(unit(start_timeout=900, start_timeout_by_size=True).value("StartLimitIntervalSec")) == 4 * 3600
+
+
+def test_how_it_ends_is_the_engines() -> None:
+    made = unit(service={"kill_mode": "mixed", "restart": "always", "success_exit_status": "SIGKILL"})
+    assert (made.value("Restart"), made.value("SuccessExitStatus")) == ("always", "SIGKILL")
+    assert unit().value("SuccessExitStatus") is None
+    assert not any(word.startswith("SuccessExitStatus") for word in made.run_properties())
+
+
+def test_limits_are_told_and_where_nothing_enforces_them() -> None:
+    limited = unit(memory_max="64G")
+    assert limited.value("MemoryMax") == "64G"
+    assert units.limits(limited, ["memory", "pids"]) == units.limits(limited, None) == "TasksMax=32768, MemoryMax=64G"
+    assert units.limits(unit(), ["hugetlb"]) == "TasksMax=32768 (not enforced here: no controller pids)"
 
 
 def test_parse_reads_a_unit_written_by_hand() -> None:
