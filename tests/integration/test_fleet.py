@@ -68,7 +68,9 @@ def test_the_first_bad_host_stops_the_rollout(hosts: list[Host], tmp_path: Path)
     planned = {"name": "Plan", "plan_double": {"answer": "{{ given }}"}, "register": "gpu_host_plan", "tags": ["always"]}
     put = {"name": "Put", "ansible.builtin.include_role": {"name": "specdec.serving.engine_service", "tasks_from": "release.yml"}}
     _build, switch = yaml.safe_load((CHECKOUT / "playbooks" / "deploy.yml").read_text())
-    (tmp_path / "rollout.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [planned, put]}, switch]))
+    (tmp_path / "rollout.yml").write_text(
+        json.dumps([{"hosts": "all", "gather_facts": False, "become": True, "tasks": [planned, put]}, switch])
+    )
     own = {name: {"given": plan(old[name], new[name])} for name in NAMES}
     instances = [{"name": "fleet", "api_key": KEY}]
     run = play(
@@ -87,12 +89,13 @@ def test_the_first_bad_host_stops_the_rollout(hosts: list[Host], tmp_path: Path)
     assert re.search(r"was refused; %s serves again, [\d.]+ s after the failure" % old["ct211"].id, run.stdout), run.stdout
     assert run.stdout.count("/plugins/modules/release.py\n") == 3, "what the first play put in place the second one does not put again"
     # whoever sees the failing task alone, as in a web interface, is told the same
-    told = re.search(r'"msg": "(ct211: the switch found:.*)"', run.stdout)[1]
+    told = run.stdout.partition("failed: [ct211]")[2].partition("PLAY RECAP")[0]
     assert re.search(r"%s serves again, [\d.]+ s after the failure" % old["ct211"].id, told)
-    assert "fleet of 3 hosts:\\n  switched before: ct210\\n  not reached, left as they were: ct212" in told
+    for words in ("fleet of 3 hosts:", "switched before: ct210", "not reached, left as they were: ct212"):
+        assert words in told, told
     for secret in sweep.spellings([KEY]):
         assert secret not in run.stdout
-    summary = run.stdout.partition("fleet of 3 hosts")[2]
+    summary = run.stdout.rpartition("fleet of 3 hosts")[2]
     assert "switched     ct210 fleet: release %s" % new["ct210"].id in summary, run.stdout
     assert "rolled back  ct211 fleet: release %s serves again: " % old["ct211"].id in summary
     assert "not reached  ct212 fleet: release %s still serves" % old["ct212"].id in summary

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import time
 import typing as t
 
 import pytest
@@ -54,10 +53,8 @@ def test_rollback_by_playbook_to_the_release_before_and_to_a_named_one(ground: H
     assert run.returncode == 0 and "back goes back from %s to %s" % (three.id, two.id) in run.stdout, run.stdout
     assert '-  "double-acceptance": 4' in run.stdout and '+  "double-acceptance": 3' in run.stdout
     serves(ground, "back", three.id)
-    begun = time.monotonic()
     run = ground.playbook("rollback", specdec_rollback_instance="back", specdec_why="answers were wrong")
     assert run.returncode == 0, run.stdout
-    assert time.monotonic() - begun < 30
     serves(ground, "back", two.id)
     assert ground.describe("back")["history"][-1]["why"] == "answers were wrong"
     run = ground.playbook("rollback", specdec_rollback_instance="back", specdec_rollback_release=three.id)
