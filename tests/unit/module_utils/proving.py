@@ -107,6 +107,7 @@ class World:
         self.config: dict[str, t.Any] = {"model-path": str(model), "speculative-algorithm": "NGRAM"}
         self.lacks: list[str] = []
         self.facts: dict[str, t.Any] = {
+            **releases._DEFAULTS,
             "schema": 1,
             "instance": "main",
             "environment": ENVIRONMENT,
