@@ -259,6 +259,24 @@ class Host:
         self.hosts("start", self.name)
 
 
+def plan(old: t.Any, new: t.Any) -> dict[str, t.Any]:
+    """What the plan says of one host whose instance is to be switched."""
+    switch = {"kind": "switch", "root": ROOT, "instance": new.instance, "release": new.id, "deadline": 60}
+    release = {
+        "instance": new.instance,
+        "id": new.id,
+        "environment": new.facts["environment"],
+        "engine": "double 1",
+        "present": False,
+        "current": old.id,
+        "switch_needed": True,
+        "files": {"facts": new.facts, "config": new.config, "unit": new.unit, "launcher": new.launcher},
+        "switch": switch,
+        "query": "curl",
+    }
+    return {"root": ROOT, "stages": ["engine_service"], "releases": [release], "gone": []}
+
+
 def play(
     hosts: t.Sequence[Host], playbook: str, *arguments: str, own: t.Optional[t.Mapping[str, t.Any]] = None, library: str = ""
 ) -> subprocess.CompletedProcess[str]:

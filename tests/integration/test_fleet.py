@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import sweep
 import yaml
-from switchhost import CHECKOUT, KEY, ROOT, Host, play
+from switchhost import CHECKOUT, KEY, Host, plan, play
 
 NAMES = ("ct210", "ct211", "ct212")
 
@@ -37,24 +37,6 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[list[Host]]:
         yield made
     finally:
         made[0].down()
-
-
-def plan(old: t.Any, new: t.Any) -> dict[str, t.Any]:
-    """What the plan says of one host whose instance is to be switched."""
-    switch = {"kind": "switch", "root": ROOT, "instance": new.instance, "release": new.id, "deadline": 60}
-    release = {
-        "instance": new.instance,
-        "id": new.id,
-        "environment": new.facts["environment"],
-        "engine": "double 1",
-        "present": False,
-        "current": old.id,
-        "switch_needed": True,
-        "files": {"facts": new.facts, "config": new.config, "unit": new.unit, "launcher": new.launcher},
-        "switch": switch,
-        "query": "curl",
-    }
-    return {"root": ROOT, "stages": ["engine_service"], "releases": [release], "gone": []}
 
 
 def test_the_first_bad_host_stops_the_rollout(hosts: list[Host], tmp_path: Path) -> None:

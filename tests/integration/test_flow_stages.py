@@ -11,7 +11,7 @@ import urllib.error
 
 import pytest
 import sweep
-from flow import ROOT, Fleet, Run, variables
+from flow import FILES, ROOT, Fleet, Run, variables
 
 HOST = "ct201"
 TOKEN = "hf_tokenThatNobodySees"
@@ -46,6 +46,15 @@ def deploy(fleet: Fleet, *arguments: str, key: str = "", **more: t.Any) -> Run:
         for form in sweep.spellings([secret]):
             assert form not in run.text, "a secret is shown"
     return run
+
+
+def test_check_mode_on_a_bare_node_shows_changes_nothing_and_writes_no_lock(fleet: Fleet) -> None:
+    fleet.must("ansible", HOST, "--become", "-m", "ansible.builtin.ping")  # the first login of a user leaves a directory of its own
+    before = fleet.sh(HOST, FILES)
+    run = deploy(fleet, "--check")
+    assert run.rc == 0 and "pins lack sglang-0.5.23-cpu" in run.text, run.text[-4000:]
+    assert fleet.sh(HOST, FILES) == before
+    assert not list((fleet.state / "pins").rglob("*.txt"))
 
 
 @pytest.mark.parametrize("stage", ["switch", "prove"])

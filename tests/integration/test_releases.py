@@ -9,9 +9,11 @@ import hashlib
 import json
 import re
 import typing as t
+from pathlib import Path
 
 import pytest
-from switchhost import CHECKOUT, ENVIRONMENT, KEY, KEY_VERSION, ROOT, Host
+import yaml
+from switchhost import CHECKOUT, ENVIRONMENT, KEY, KEY_VERSION, ROOT, Host, plan, play
 
 from ansible_collections.specdec.serving.plugins.module_utils import adoptions
 
@@ -191,7 +193,7 @@ WantedBy=multi-user.target
 """
 
 
-def test_a_unit_made_by_hand_is_taken_over_upgraded_and_returned_to(ground: Host) -> None:
+def test_a_unit_made_by_hand_is_taken_over_upgraded_and_returned_to(ground: Host, tmp_path: Path) -> None:
     """The adoption changes and restarts nothing of it; a failing upgrade and a rollback bring it back, and it starts at boot again."""
     ground.add_environment(ENVIRONMENT)
     good = ground.release("adopted")
@@ -230,7 +232,13 @@ def test_a_unit_made_by_hand_is_taken_over_upgraded_and_returned_to(ground: Host
     assert not exists(ground, ROOT + "/instances/adopted") and snapshot(ground).count("specdec-adopted") == before.count("specdec-adopted")
 
     untouched, pid = ground.sh("sh", "-c", mine), ground.show("handmade", "MainPID")
-    assert adopt(KEY)["changed"] and not adopt(KEY)["changed"]
+    stage = {"ansible.builtin.include_role": {"name": "specdec.serving.engine_service", "tasks_from": "adopt.yml"}}
+    (tmp_path / "adopt.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "become": True, "tasks": [stage]}]))
+    planned = {"root": ROOT, "adoptions": [{"instance": "adopted", "unit": "handmade.service", "id": adopted.id, "job": job}]}
+    given = {"gpu_host_plan": planned, "specdec_instances": [{"name": "adopted", "api_key": KEY}]}
+    run = play([ground], str(tmp_path / "adopt.yml"), "-e", json.dumps(given))
+    assert run.returncode == 0 and "changed=1" in run.stdout and "it was not restarted" in run.stdout, run.stdout
+    assert not adopt(KEY)["changed"]
     assert (ground.sh("sh", "-c", mine), ground.show("handmade", "MainPID")) == (untouched, pid)
     serves(ground, "adopted", adopted.id)
     assert "adopted: healthy" in ground.specdec("status", "adopted")
@@ -240,7 +248,10 @@ def test_a_unit_made_by_hand_is_taken_over_upgraded_and_returned_to(ground: Host
     serves(ground, "adopted", adopted.id)
     assert ground.show("handmade", "UnitFileState") == "enabled"
 
-    assert ground.switch(good)["committed"]
+    _build, switching = yaml.safe_load((CHECKOUT / "playbooks" / "deploy.yml").read_text())
+    (tmp_path / "switch.yml").write_text(json.dumps([switching]))
+    run = play([ground], str(tmp_path / "switch.yml"), "-e", json.dumps({**given, "gpu_host_plan": plan(adopted, good)}))
+    assert run.returncode == 0, run.stdout
     serves(ground, "adopted", good.id)
     assert (ground.show("handmade", "ActiveState"), ground.show("handmade", "UnitFileState")) == ("inactive", "disabled")
     ground.specdec("prune")
