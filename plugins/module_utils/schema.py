@@ -360,10 +360,10 @@ def check_settings(host: str, settings: t.Mapping[str, t.Any], hosts: t.Optional
     checker = _Checker(host)
     for name, option in SETTINGS.items():
         checker.value("specdec_" + name, settings.get(name), option)
-    if not checker.findings:
-        for variable in ("pins", "host_pins"):
-            for name, pin in (settings.get(variable) or {}).items():
-                _check_pin(checker, "specdec_%s.%s" % (variable, name), pin, hosts)
+    for variable in ("pins", "host_pins"):
+        pins = settings.get(variable)
+        for name, pin in pins.items() if isinstance(pins, t.Mapping) else ():
+            _check_pin(checker, "specdec_%s.%s" % (variable, name), pin, hosts)
     return checker.findings
 
 
