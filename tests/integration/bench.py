@@ -9,7 +9,9 @@
                   calls, counted at the connection
   environment     a build from a cold cache, from a warm one, and with nothing to do, against bare ``uv venv`` and ``uv pip sync`` of
                   the same lock, both from wheels on the host
-  proof           lock, RECORD, parity and compiled code, against ``sha256sum`` over the same files
+  proof           lock, RECORD, parity and compiled code, against ``sha256sum`` over the same files; RECORD and parity of an environment of
+                  60,000 files against the same
+  imports         the engine's import chain in a transient unit, against the same imports by a bare Python
   locking         a stack resolved, its files chosen and checked, against bare ``uv pip compile`` of the same requirements
   switch          a rollback from its start to its result, without the engine's own stop and start and without the gate
   overlay         the engine's whole package, every file of it edited, sent and laid over by a playbook, against the same tree by
@@ -43,10 +45,21 @@ PLAIN = {"overlays": [], "speculative": None, "draft": None, "extra_args": {"spe
 EMPTY = "- hosts: all\n  gather_facts: false\n  become: true\n  tasks:\n    - ansible.builtin.ping:\n"
 REPEATS = 5
 
-#: Run on the host with the host program's modules: prints the seconds of each measurement as JSON. Files are read once before.
-PROOF = """
-import json, subprocess, sys, time
+#: In front of every program for the host, which has the host program's modules and prints the seconds of each measurement as JSON.
+MEASURE = """
+import json, os, subprocess, sys, time
 sys.path.insert(0, ROOT + "/bin/specdec")
+def seconds(work):
+    begun = time.monotonic()
+    work()
+    return time.monotonic() - begun
+def hashed(paths):
+    listed = "\\0".join(paths).encode()
+    return lambda: subprocess.run(["xargs", "-0", "sha256sum"], input=listed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+"""
+
+#: Files are read once before.
+PROOF = """
 from ansible_collections.specdec.serving.plugins.module_utils import checks, releases
 from ansible_collections.specdec.serving.plugins.module_utils.layout import Layout
 from ansible_collections.specdec.serving.plugins.plugin_utils.processes import run
@@ -63,23 +76,67 @@ def ours():
     return subject, [one for one in found if one.verdict == "error"]
 subject, wrong = ours()
 paths = [str(subject.site_packages / path) for one in subject.distributions for path in one.rows]
-listed = "\\0".join(paths).encode()
-def theirs():
-    subprocess.run(["xargs", "-0", "sha256sum"], input=listed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-def seconds(work):
-    begun = time.monotonic()
-    work()
-    return time.monotonic() - begun
+theirs = hashed(paths)
 rounds = [(seconds(ours), seconds(theirs)) for _ in range(3)]
 print(json.dumps({"wrong": [one.text() for one in wrong], "files": len(paths), "rounds": rounds, "elf": elf[1:]}))
+"""
+
+#: An environment of many files, from 40 bytes to 40 kB each, as source packages have them.
+MANY = """
+import base64, hashlib, shutil
+from pathlib import Path
+from ansible_collections.specdec.serving.plugins.module_utils import parity, records
+top = Path(ROOT + "-many")
+site = top / "lib" / "python3.11" / "site-packages"
+paths = []
+try:
+    for number in range(150):
+        info = "package%d-1.0.dist-info" % number
+        rows = [info + "/RECORD,,"]
+        for place in range(400):
+            path = "package%d/part%d/module%d.py" % (number, place % 20, place) if place else info + "/METADATA"
+            content = b"%d %d\\n" % (number, place) * (1 << (place % 10 + 3))
+            (site / path).parent.mkdir(parents=True, exist_ok=True)
+            (site / path).write_bytes(content)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+            rows.append("%s,sha256=%s,%d" % (path, digest, len(content)))
+            paths.append(str(site / path))
+        (site / info / "RECORD").write_text("\\n".join(rows) + "\\n")
+    def ours():
+        dists = records.distributions(site)
+        parity.findings({one.name: one.version for one in dists}, [], parity.PARTS, "cpu")
+        return records.findings(records.verify(site, dists))
+    theirs = hashed(paths)
+    wrong = [one.text() for one in ours() if one.verdict != "ok"]
+    print(json.dumps({"wrong": wrong, "files": len(paths), "rounds": [(seconds(ours), seconds(theirs)) for _ in range(3)]}))
+finally:
+    shutil.rmtree(top)
+"""
+
+#: What is already in the page cache and compiled; both look at no GPU.
+IMPORTS = """
+from pathlib import Path
+from ansible_collections.specdec.serving.plugins.module_utils import probes
+from ansible_collections.specdec.serving.plugins.plugin_utils.processes import run
+release = json.loads(Path(ROOT, "instances/main/current/release.json").read_text())
+python = Path(ROOT, "environments", release["environment"], "venv/bin/python")
+chain = [one for one in release["dry_run"]["imports"] if one[0] not in release["dry_run"]["lacks"]]
+reports = []
+def ours():
+    reports.append(probes.run_imports(python, chain, run))
+def theirs():
+    subprocess.run([str(python), "-c", "import " + ", ".join(module for _part, module in chain)], check=True, stderr=subprocess.DEVNULL)
+theirs()
+rounds = [(seconds(ours), seconds(theirs)) for _ in range(3)]
+wrong = [part for report in reports for part, _module in chain if not report.stages.get(part, {}).get("ok")]
+print(json.dumps({"wrong": wrong, "chain": [module for _part, module in chain], "rounds": rounds}))
 """
 
 #: The same for an environment, in a second root that has the first one's tools. All wheels lie on the host: no index and no network has
 #: a part in what is measured. Bare uv comes first: files are no colder for ours.
 BUILD = """
-import json, os, shutil, subprocess, sys, time
+import shutil
 from pathlib import Path
-sys.path.insert(0, ROOT + "/bin/specdec")
 from ansible_collections.specdec.serving.plugins.module_utils.layout import Layout
 layout, other = Layout(ROOT), Layout(ROOT + "-bench")
 release = json.loads((layout.instance("main") / "current" / "release.json").read_text())
@@ -254,7 +311,7 @@ class Bench:
 
     def on_host(self, script: str) -> dict[str, t.Any]:
         """Run Python on the host; what its last line says."""
-        program = "ROOT = %r\n%s" % (ROOT, script)
+        program = "ROOT = %r\n%s%s" % (ROOT, MEASURE, script)
         done = self.fleet.command("demo/hosts/hosts", "exec", HOST, "--", "/usr/bin/python3", "-I", "-B", "-c", program)
         try:
             return json.loads(done.stdout.splitlines()[-1])
@@ -307,6 +364,18 @@ class Bench:
         ours, theirs = (statistics.median(side) for side in zip(*said["rounds"], strict=True))
         print("of the proof, compiled code against torch, Python, machine and loader: %.2f s" % statistics.median(said["elf"]))
         yield Row("lock, RECORD, parity and ELF of %d files / sha256sum" % said["files"], ours, theirs, 1.5)
+        yield self._rounds(MANY, "RECORD and parity of %(files)d files / sha256sum", 1.5)
+
+    def imports(self) -> t.Iterator[Row]:
+        """The import chain."""
+        yield self._rounds(IMPORTS, "import chain of %(chain)s / python -c import", 1.5)
+
+    def _rounds(self, script: str, what: str, goal: float) -> Row:
+        said = self.on_host(script)
+        if said["wrong"]:
+            raise NotMeasured(json.dumps(said["wrong"]))
+        ours, theirs = (statistics.median(side) for side in zip(*said["rounds"], strict=True))
+        return Row(what % said, ours, theirs, goal)
 
     def locking(self) -> t.Iterator[Row]:
         """A lock from the index's metadata."""
@@ -474,7 +543,7 @@ def main(asked: t.Sequence[str]) -> int:
             raise NotMeasured("the wheelhouse was not filled:\n%s" % filled.text[-3000:])
         bench.deploy("-e", json.dumps(house))
         print("%4.0f s: the host is up and serves" % (time.monotonic() - started), flush=True)
-        for measure in (bench.no_op, bench.proof, bench.switch, bench.environment, bench.locking, bench.overlay):
+        for measure in (bench.no_op, bench.proof, bench.imports, bench.switch, bench.environment, bench.locking, bench.overlay):
             if asked and measure.__name__ not in asked:
                 continue
             try:
