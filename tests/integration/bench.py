@@ -5,8 +5,9 @@
 
     tests/bench [ROW ...]        all without arguments
 
-  no-op deploy    a deploy that finds everything done, against a playbook of one empty task over the same host; and its remote
-                  calls, counted at the connection
+  no-op deploy    a deploy that finds everything done, on 1, 4 and 16 hosts, against a playbook of one empty task over the same
+                  hosts; its remote calls, counted at the connection; beside it a shell script that asks the same over one SSH
+                  connection. All but the first host are stand-ins: they hold its records, and sleep where it serves
   environment     a build from a cold cache, from a warm one, and with nothing to do, against bare ``uv venv`` and ``uv pip sync`` of
                   the same lock, both from wheels on the host
   proof           lock, RECORD, parity and compiled code, against ``sha256sum`` over the same files; RECORD and parity of an environment of
@@ -35,16 +36,46 @@ import time
 import typing as t
 from pathlib import Path
 
-from flow import CHECKOUT, ROOT, Fleet, variables
+import yaml
+from flow import CHECKOUT, INVENTORY, ROOT, Fleet, variables
 
 from ansible_collections.specdec.serving.plugins.module_utils import artifacts, bundles, environments, layout, records
 from ansible_collections.specdec.serving.plugins.plugin_utils import basewheels, controller
 
 HOST = "ct200"
+#: Hosts that hold the records of the first one.
+STAND_INS = tuple("ct%d" % number for number in range(202, 217))
 #: Without an overlay and a draft: neither has a part in what is measured, and no reference is needed.
 PLAIN = {"overlays": [], "speculative": None, "draft": None, "extra_args": {"speculative-ddtree-budget": None}}
 EMPTY = "- hosts: all\n  gather_facts: false\n  become: true\n  tasks:\n    - ansible.builtin.ping:\n"
 REPEATS = 5
+
+#: What a deploy asks a host, as an engineer would script it.
+ASKING = """
+cat /etc/os-release /proc/meminfo /proc/net/tcp; uname -a; systemctl --version; getconf GNU_LIBC_VERSION
+for python in /usr/bin/python3.[0-9]*; do $python -c 'import platform; print(platform.python_version())'; done
+df -B1 %(root)s; ls -d /dev/nvidia* /sys/bus/pci/devices/*; nvidia-smi -q
+cat %(root)s/bin/*.sha256 %(root)s/environments/*/environment.json %(root)s/instances/*/current/release.json %(root)s/instances/*/history
+ls %(root)s/cache/wheels %(root)s/cache/overlays %(root)s/models/*/* %(root)s/instances/*/releases
+for file in /etc/systemd/system/specdec-*.service; do cmp $file %(root)s/instances/main/current/specdec-main.service; done
+sha256sum %(root)s/instances/*/secrets/*; cat /run/specdec-*/release
+systemctl show specdec-main specdec-job
+python3 -c 'import urllib.request; print(urllib.request.urlopen("http://127.0.0.1:30000/health").status)'
+"""
+#: All that a deploy reads of a host, without what is heavy; and a unit of the same text, that sleeps.
+PACK = """
+cd / && tar -cz --exclude=venv --exclude=cache --exclude=python --exclude=bin/uv --exclude=state .%(root)s \
+  etc/sysusers.d/specdec-main.conf etc/systemd/system/specdec-main.service etc/systemd/system/specdec-recover.service
+"""
+UNPACK = """
+set -e
+tar -xz -C /; touch %(root)s/bin/uv; systemd-sysusers 2>/dev/null; cd %(root)s/instances/main/current; release=$(basename $(pwd -P))
+state=%(root)s/state/main/$(basename %(root)s/environments/*); mkdir -p $state; chown specdec-main $state
+mkdir -p /run/systemd/system/specdec-main.service.d
+printf '[Service]\nExecStart=\nExecStart=/bin/sh -c "echo -n %%s >/run/specdec-main/release; exec sleep infinity"\n' $release \
+  > /run/systemd/system/specdec-main.service.d/sleep.conf
+systemctl daemon-reload; systemctl start specdec-main
+"""
 
 #: In front of every program for the host, which has the host program's modules and prints the seconds of each measurement as JSON.
 MEASURE = """
@@ -323,10 +354,10 @@ class Bench:
         """Seconds of one run that has to succeed."""
         return self.timed(*words)[0]
 
-    def timed(self, *words: str, env: t.Optional[t.Mapping[str, str]] = None) -> tuple[float, str]:
+    def timed(self, *words: str, env: t.Optional[t.Mapping[str, str]] = None, limit: str = HOST) -> tuple[float, str]:
         """The same, and what it printed."""
         begun = time.monotonic()
-        done = self.fleet.command("ansible-playbook", "-l", HOST, *words, env=env)
+        done = self.fleet.command("ansible-playbook", "-l", limit, *words, env=env)
         seconds = time.monotonic() - begun
         if done.returncode != 0:
             raise NotMeasured(done.stdout[-3000:])
@@ -344,6 +375,52 @@ class Bench:
         ours, theirs = (statistics.median(side) for side in zip(*rounds, strict=True))
         yield Row("deploy with nothing to do / one empty task", ours, theirs, 2)
         yield Row("its remote calls", float(sum(counted.calls.values())), None, 2, "calls")
+        options = {"-i": self.fleet.state / "id_ed25519", "-o": "UserKnownHostsFile=%s" % (self.fleet.state / "known_hosts")}
+        ssh = ["ssh", *(str(word) for pair in options.items() for word in pair), "engineer@%s.%s" % (self.fleet.subnet, HOST[2:])]
+        asked = (self.fleet.state / "sudo_password").read_text().strip() + "\n" + ASKING % {"root": ROOT}
+        seconds = [self._asked([*ssh, "sudo -S -p '' sh -s"], asked) for _round in range(REPEATS)]
+        print("a shell script that asks the same over one SSH connection: %.2f s" % statistics.median(seconds))
+
+    def _asked(self, argv: t.Sequence[str], script: str) -> float:
+        begun = time.monotonic()
+        done = subprocess.run(argv, input=script, capture_output=True, text=True, check=False)
+        if "ActiveState=active" not in done.stdout:
+            raise NotMeasured(done.stdout[-1500:] + done.stderr[-1500:])
+        return time.monotonic() - begun
+
+    def no_op_fleet(self) -> t.Iterator[Row]:
+        """The same on several hosts."""
+        self.fleet.start(HOST, *STAND_INS)
+        command = ["demo/hosts/hosts", "exec", "%s", "--"]
+        records_ = subprocess.run(
+            [word.replace("%s", HOST) for word in command] + ["sh", "-c", PACK % {"root": ROOT}],
+            cwd=CHECKOUT,
+            env=self.fleet.environment,
+            capture_output=True,
+            check=True,
+        ).stdout
+        for name in STAND_INS:
+            argv = [word.replace("%s", name) for word in command] + ["sh", "-c", UNPACK % {"root": ROOT}]
+            subprocess.run(argv, cwd=CHECKOUT, env=self.fleet.environment, input=records_, check=True, stdout=subprocess.DEVNULL)
+        own = yaml.safe_load((INVENTORY / "host_vars" / ("%s.yml" % HOST)).read_text())
+        listed = {name: {"ansible_host": "%s.%s" % (self.fleet.subnet, name[2:]), **own} for name in STAND_INS}
+        inventory = self.fleet.state / "stand-ins.yml"
+        inventory.write_text(json.dumps({"demo": {"children": {"blackwell": {"hosts": listed}}}}))
+        where = ["-i", str(INVENTORY), "-i", str(inventory)]
+        wanted = json.dumps(variables(**PLAIN))
+        for count, goal in ((4, 4), (16, 8)):
+            limit = ",".join((HOST, *STAND_INS[: count - 1]))
+            _first, said = self.timed("deploy.yml", "-e", wanted, *where, limit=limit)
+            if said.count("serves, unchanged") != count:
+                raise NotMeasured(said[-4000:])
+            rounds = [
+                (self.timed("deploy.yml", "-e", wanted, *where, limit=limit)[0], self.timed(str(self.empty), *where, limit=limit)[0])
+                for _round in range(3)
+            ]
+            ours, theirs = (statistics.median(side) for side in zip(*rounds, strict=True))
+            yield Row("deploy with nothing to do on %d hosts / one empty task" % count, ours, theirs, goal)
+        for name in STAND_INS:
+            self.fleet.hosts("stop", name)
 
     def switch(self) -> t.Iterator[Row]:
         """What a transaction adds to the engine's stop, start and gate."""
@@ -544,7 +621,17 @@ def main(asked: t.Sequence[str]) -> int:
             raise NotMeasured("the wheelhouse was not filled:\n%s" % filled.text[-3000:])
         bench.deploy("-e", json.dumps(house))
         print("%4.0f s: the host is up and serves" % (time.monotonic() - started), flush=True)
-        for measure in (bench.no_op, bench.proof, bench.imports, bench.switch, bench.environment, bench.locking, bench.overlay):
+        measures = (
+            bench.no_op,
+            bench.no_op_fleet,
+            bench.proof,
+            bench.imports,
+            bench.switch,
+            bench.environment,
+            bench.locking,
+            bench.overlay,
+        )
+        for measure in measures:
             if asked and measure.__name__ not in asked:
                 continue
             try:
