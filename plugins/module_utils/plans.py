@@ -32,6 +32,7 @@ from . import (
     releasefacts,
     releases,
     schema,
+    speculation,
     stackrules,
     stacks,
     transactions,
@@ -273,6 +274,8 @@ class Planner:
         where = subject % "speculative.algorithm"
         refused = stackrules.algorithm(self.tables["stacks"], stack.engine, stack.version, algorithm, manifests, where)
         self.findings += [refused] if refused else []
+        name, joined = instance["speculative"]["algorithm"], bool(engine.get("joined"))
+        self.findings += speculation.judge(name, joined, instance, self._described(instance), lambda option: subject % option)
 
     def _stack(self, instance: t.Mapping[str, t.Any], base: str) -> t.Optional[stacks.Stack]:
         reference = self._reference(instance)
