@@ -313,7 +313,7 @@ def test_a_python_of_the_wheelhouse_is_gathered_sent_and_installed(site: Site) -
     before = site.environments()
     archive = wheelhouses.place(house, kept, wheelhouses.PYTHON)
     whole = archive.read_bytes()
-    archive.write_bytes(whole[:-1000])
+    archive.write_bytes(whole[:-1000] + bytes(1000))
     damaged = site.play(role("gpu_host"), specdec_python=wanted, specdec_wheelhouse=str(house))
     assert damaged.rc != 0 and "1 file(s) are damaged" in damaged.text and archive.name in damaged.text
     assert site.environments() == before
