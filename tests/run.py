@@ -47,6 +47,8 @@ def pytest(*arguments: str) -> tuple[str, ...]:
 
 #: Whole runs of playbooks, most of them against one fleet of hosts: they stay in one lane.
 FLOWS = "tests/integration/test_*flow*.py"
+#: Switches each check off in turn; the longest of all.
+SILENCED = "tests/full/test_silenced_checks.py"
 
 KINDS = (
     Kind("lint", ("tests/lint/run",)),
@@ -56,7 +58,8 @@ KINDS = (
     Kind("integration", pytest("tests/integration", "--ignore-glob=*/" + FLOWS)),
     Kind("molecule", ("tests/molecule",), lane=1),
     Kind("cores", ("tests/cores",), full=True),
-    Kind("pairs", pytest("tests/full"), full=True),
+    Kind("whole", pytest("tests/full", "--ignore=" + SILENCED), full=True),
+    Kind("silenced", pytest(SILENCED), lane=1, full=True),
     Kind("faults", ("env", "SPECDEC_FAULTS=all", *pytest("tests/integration/test_faults.py")), full=True),
 )
 

@@ -27,12 +27,12 @@ def hub(fleet: Fleet) -> t.Iterator[Hub]:
     made.close()
 
 
-def build(fleet: Fleet, hub: Hub, token: str, *arguments: str) -> Run:
-    """All but the switch, as loud and as open as it can be made; nothing of it may show the token."""
+def deploy(fleet: Fleet, hub: Hub, token: str, *arguments: str) -> Run:
+    """As loud and as open as it can be made; nothing of it may show the token."""
     wanted = variables(model={"directory": None, "repo": "org/target", "revision": REVISION})
     written = fleet.state / "hub.json"
     written.write_text(json.dumps({**wanted, "specdec_hub": {"endpoint": hub.endpoint, "token": token}}))
-    run = fleet.deploy("--tags", "build", "--diff", "-e", "@%s" % written, *arguments)
+    run = fleet.deploy("--diff", "-e", "@%s" % written, *arguments)
     assert token not in run.text
     return run
 
@@ -41,15 +41,16 @@ def test_a_model_is_fetched_from_a_hub_and_its_token_stays_hidden(fleet: Fleet, 
     # pins and environment are there, whichever test came first: a plan without them says nothing of models
     ready = fleet.deploy("--tags", "build")
     assert ready.rc == 0, ready.text[-3000:]
-    checked = build(fleet, hub, TOKEN, "--check")
+    checked = deploy(fleet, hub, TOKEN, "--tags", "build", "--check")
     assert checked.rc == 0, checked.text[-3000:]
     assert "fetch org/target at %s from the hub" % REVISION in checked.text and hub.seen == []
 
-    refused = build(fleet, hub, TOKEN + "Wrong")
+    refused = deploy(fleet, hub, TOKEN + "Wrong", "--tags", "build")
     assert refused.rc != 0 and "specdec_hub.token" in refused.text, refused.text[-3000:]
 
-    run = build(fleet, hub, TOKEN)
+    run = deploy(fleet, hub, TOKEN)
     assert run.rc == 0, run.text[-3000:]
+    assert PLACE in fleet.release()["models"] and len(fleet.complete("import os\n")) > 10
     names = sorted(path.name for path in MODEL.iterdir())
     assert fleet.sh("ct200", "ls %s" % PLACE).split() == names
     assert fleet.sh("ct200", "stat -c %%a %s %s/.complete %s/model.safetensors" % (PLACE, PLACE, PLACE)).split() == ["755", "644", "644"]
@@ -57,5 +58,7 @@ def test_a_model_is_fetched_from_a_hub_and_its_token_stays_hidden(fleet: Fleet, 
     assert fleet.sh("ct200", left % (TOKEN, ROOT, ROOT, TOKEN)) == "0"
 
     asked = len(hub.seen)
-    again = build(fleet, hub, TOKEN)
-    assert again.rc == 0 and again.recap("ct200")["changed"] == 0 and len(hub.seen) == asked
+    again = deploy(fleet, hub, TOKEN)
+    assert again.rc == 0 and again.recap("ct200")["changed"] == 0 and len(hub.seen) == asked, again.text[-3000:]
+    back = fleet.deploy()
+    assert back.rc == 0, back.text[-3000:]

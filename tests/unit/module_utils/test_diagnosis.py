@@ -409,7 +409,8 @@ def test_exception_of_a_request_is_no_crash() -> None:
 def test_strange_text_is_read_in_bounded_time(line: str) -> None:
     begun = time.monotonic()
     diagnosis.diagnose("\n".join([line] * 20) + "\n" + EXITED)
-    assert time.monotonic() - begun < 5
+    # linear it is a second, quadratic it is days: this tells the two apart on any machine
+    assert time.monotonic() - begun < 300
 
 
 def test_starts_are_told_apart() -> None:
