@@ -55,7 +55,7 @@ KINDS = (
     Kind("flows", pytest(*sorted(str(path.relative_to(CHECKOUT)) for path in CHECKOUT.glob(FLOWS))), lane=1),
     Kind("sanity", ("python", "tests/sanity/run.py")),
     Kind("unit", pytest("tests/unit")),
-    Kind("integration", pytest("tests/integration", "--ignore-glob=*/" + FLOWS)),
+    Kind("integration", pytest("tests/integration", "--ignore-glob=" + FLOWS)),
     Kind("molecule", ("tests/molecule",), lane=1),
     Kind("cores", ("tests/cores",), full=True),
     Kind("whole", pytest("tests/full", "--ignore=" + SILENCED), full=True),
