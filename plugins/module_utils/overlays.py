@@ -124,7 +124,7 @@ def _base_findings(manifest: t.Mapping[str, t.Any], site_packages: Path, subject
     wrong = [
         entry["path"]
         for entry in manifest["files"]
-        if now[entry["path"]] not in (entry["base"], entry["result"]) or (site_packages / entry["path"]).is_dir()
+        if now[entry["path"]] not in (entry["base"], entry["result"]) or _obstructed(manifest, entry, site_packages)
     ]
     if not wrong:
         return []
@@ -142,6 +142,13 @@ def _base_findings(manifest: t.Mapping[str, t.Any], site_packages: Path, subject
             fix="apply the overlay to the untouched base, or capture it anew",
         )
     ]
+
+
+def _obstructed(manifest: t.Mapping[str, t.Any], entry: t.Mapping[str, t.Any], site_packages: Path) -> bool:
+    """Whether a directory stands where a file is to be, or be gone: not where the overlay itself has files in its place, laid already."""
+    path = entry["path"]
+    own = entry["action"] == "delete" and any(one["path"].startswith(path + "/") for one in manifest["files"])
+    return (site_packages / path).is_dir() and not own
 
 
 def not_python(manifests: t.Sequence[t.Mapping[str, t.Any]], wrong: t.Mapping[str, str]) -> list[Finding]:

@@ -134,6 +134,23 @@ def test_exactly_what_is_due_is_touched(trees: tuple[Tree, Tree], data: st.DataO
         assert ours(target) == ours(reference)
 
 
+def test_a_directory_in_a_files_place_is_finished_where_it_was_begun_and_refused_where_it_is_foreign() -> None:
+    base, changed = {"engine/one.py": b"", "engine/core.py": b"C = 1\n"}, {"engine/one.py/a.py": b"A = 1\n", "engine/core.py": b"C = 1\n"}
+    with places() as top:
+        reference, target = lay(top / "reference", base, changed), lay(top / "target", base)
+        bundle = captures.capture(reference, "engine").bundle
+        (target / "engine" / "one.py").unlink()
+        (target / "engine" / "one.py").mkdir()
+        overlays.replace(target / "engine/one.py/a.py", b"A = 1\n", 0o644)
+        assert overlays.apply(bundle, target) == []
+        assert ours(target) == ours(reference)
+
+        deleted = captures.capture(lay(top / "deleted", base, {"engine/core.py": b"C = 1\n"}), "engine").bundle
+        with pytest.raises(FindingError) as caught:
+            overlays.apply(deleted, target)
+        assert caught.value.finding.id == "overlay.base-hash" and "engine/one.py" in caught.value.finding.found
+
+
 def held(top: Path) -> Tree:
     """Every file, links apart."""
     return {path: (top / path).read_bytes() for path in records.tree(top) if not (top / path).is_symlink()}
