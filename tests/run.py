@@ -66,7 +66,7 @@ KINDS = (
 
 @dataclasses.dataclass
 class Outcome:
-    """How a kind went; ``failures`` tells of each test that failed its name and, in a line, why."""
+    """How a kind went; ``failures`` tells of each test that failed its name and, in a few lines, why."""
 
     kind: Kind
     passed: int
@@ -76,9 +76,10 @@ class Outcome:
     log: Path
 
 
-def first_line(text: str) -> str:
-    """What a message says first, short enough for a line."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")[:160]
+def reason(text: str) -> str:
+    """What a message says first: a few lines, for a playbook's error names cause and fix in as many."""
+    lines = [line.strip()[:160] for line in text.splitlines() if line.strip()]
+    return "\n      ".join(lines[:6])
 
 
 def read_lines(log: Path) -> tuple[int, int, dict[str, str]]:
@@ -88,7 +89,7 @@ def read_lines(log: Path) -> tuple[int, int, dict[str, str]]:
     return (
         count["ok"],
         count["skipped"],
-        {name: first_line(why) for name, why in re.findall(r"^not ok ([^:\n]+):?(.*)", text, re.MULTILINE)},
+        {name: reason(why) for name, why in re.findall(r"^not ok ([^:\n]+):?(.*)", text, re.MULTILINE)},
     )
 
 
@@ -98,7 +99,7 @@ def read_junit(path: Path) -> tuple[int, int, dict[str, str]]:
     for case in ElementTree.parse(path).iter("testcase") if path.exists() else ():
         wrong = [*case.findall("failure"), *case.findall("error")]
         if wrong:
-            failures["%s.%s" % (case.get("classname"), case.get("name"))] = first_line(wrong[0].get("message") or wrong[0].text or "")
+            failures["%s.%s" % (case.get("classname"), case.get("name"))] = reason(wrong[0].get("message") or wrong[0].text or "")
         elif case.find("skipped") is not None:
             skipped += 1
         else:

@@ -47,6 +47,12 @@ class Run:
     text: str
     calls: t.Mapping[str, int]
 
+    @property
+    def why(self) -> str:
+        """What a failed run says of itself: from its first error on, or its end where it tells none."""
+        at = self.text.find("[ERROR]")
+        return self.text[at : at + 5000] if at >= 0 else self.text[-5000:]
+
     def recap(self, host: str) -> dict[str, int]:
         """The host's line of the recap."""
         line = re.search(r"^%s\s+: (.*)$" % host, self.text, re.MULTILINE)

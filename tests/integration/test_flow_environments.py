@@ -102,7 +102,7 @@ class Site:
 
     def must(self, spec: t.Mapping[str, t.Any]) -> Run:
         run = self.build(spec)
-        assert run.rc == 0, run.text[-4000:]
+        assert run.rc == 0, run.why
         return run
 
     def place(self, spec: t.Mapping[str, t.Any]) -> str:
@@ -143,7 +143,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Site]:
             for name, one in tools.items()
         ]
         run = made.play({"specdec.serving.push": {"artifacts": sent}})
-        assert run.rc == 0, run.text[-3000:]
+        assert run.rc == 0, run.why
         yield made
         index.close()
     finally:
@@ -172,7 +172,7 @@ def test_a_full_disk_is_named_leaves_nothing_and_what_is_there_alone(site: Site)
     before = site.listing()
     run = site.build(spec)
     assert run.rc != 0
-    assert "the file system is full" in run.text and "free some space" in run.text, run.text[-3000:]
+    assert "the file system is full" in run.text and "free some space" in run.text, run.why
     assert site.fleet.sh("ct200", "ls -A %s/environments" % SMALL) == ""
     assert site.listing() == before
     site.fleet.sh("ct200", "mount -o remount,size=400m %s" % SMALL)
@@ -226,7 +226,7 @@ def test_from_a_wheelhouse_nothing_asks_a_network(site: Site) -> None:
     cut_off(site.fleet, "ct200")
     before = refused_routes(site.fleet, "ct200")
     done = site.play({"specdec.serving.push": {"artifacts": sent}}, {"specdec.serving.job": {"spec": spec}})
-    assert done.rc == 0, done.text[-4000:]
+    assert done.rc == 0, done.why
     assert refused_routes(site.fleet, "ct200") == before
     assert site.complete(spec)
     # the same build without them cannot be had, and its attempts are counted

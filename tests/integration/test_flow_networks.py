@@ -77,7 +77,7 @@ class Site:
     def must(self, *tasks: t.Mapping[str, t.Any], **variables: t.Any) -> Run:
         """The same; it has to succeed."""
         run = self.play(*tasks, **variables)
-        assert run.rc == 0, run.text[-5000:]
+        assert run.rc == 0, run.why
         return run
 
     def pythons(self, wheelhouse: str = "", **wanted: t.Any) -> list[dict[str, t.Any]]:
@@ -129,7 +129,7 @@ class Site:
     def built(self, lock: locks.Lock, python: t.Mapping[str, t.Any]) -> None:
         """An environment of this Python is built."""
         environment, run = self.build(lock, python)
-        assert run.rc == 0, run.text[-5000:]
+        assert run.rc == 0, run.why
         home = self.fleet.sh("ct200", "sed -n 's/^home = //p' %s/environments/%s/venv/pyvenv.cfg" % (ROOT, environment))
         assert home == str(Path(python["path"]).parent)
         show = "%s/environments/%s/venv/bin/python -c 'import sglang, torch; print(sglang.__version__)'"
@@ -254,7 +254,7 @@ def test_what_goes_wrong_on_the_host_is_named_and_nothing_is_left(site: Site, ch
     _environment, run = site.build(site.locks[VERSIONS[1]], site.system, specdec_network={**site.network, **change})
     assert run.rc != 0
     for words in ("ct200: the build found:", "on this host", *said):
-        assert words in run.text, run.text[-3000:]
+        assert words in run.text, run.why
     assert site.environments() == before
 
 
@@ -268,7 +268,7 @@ def test_bad_input_is_refused_before_the_host_is_asked(site: Site) -> None:
         "specdec_network.ca on ct200: cannot be used as certificate authority",
         "specdec_python.source on ct200: is not allowed",
     ):
-        assert words in run.text, run.text[-3000:]
+        assert words in run.text, run.why
 
 
 def test_a_managed_python_is_installed_first_and_the_host_read_again(site: Site) -> None:
@@ -278,7 +278,7 @@ def test_a_managed_python_is_installed_first_and_the_host_read_again(site: Site)
     before = site.environments()
 
     checked = site.play(role("gpu_host"), arguments=["--check"], specdec_python=wanted)
-    assert checked.rc == 0, checked.text[-3000:]
+    assert checked.rc == 0, checked.why
     said = "could not check: Python is not installed yet; would install managed Python %s below %s/python" % (site.minor, ROOT)
     assert said in checked.text and site.environments() == before
 

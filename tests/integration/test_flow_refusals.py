@@ -20,7 +20,7 @@ def refused(fleet: Fleet, *said: str, **options: t.Any) -> None:
     run = fleet.deploy(**options)
     assert run.rc != 0
     for words in said:
-        assert words in run.text, run.text[-4000:]
+        assert words in run.text, run.why
     assert fleet.snapshot() == before
 
 
@@ -120,6 +120,6 @@ def test_deploy_without_the_collections_link_names_it(fleet: Fleet, tmp_path: Pa
 def test_check_mode_shows_and_changes_nothing(fleet: Fleet, command: list[str]) -> None:
     before = fleet.snapshot()
     run = fleet.deploy(*command, variables=variables(extra_args={"max-running-requests": 2}))
-    assert run.rc == 0, run.text[-3000:]
+    assert run.rc == 0, run.why
     assert '"max-running-requests": 2' in run.text
     assert fleet.snapshot() == before
