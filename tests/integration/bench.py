@@ -339,7 +339,7 @@ class Bench:
         """Deploy; it has to succeed."""
         done = self.fleet.deploy(*arguments, limit=HOST, variables=variables(**{**PLAIN, **change}))
         if done.rc != 0:
-            raise NotMeasured("the deploy failed:\n%s" % done.text[-3000:])
+            raise NotMeasured("the deploy failed:\n%s" % done.why)
 
     def on_host(self, script: str) -> dict[str, t.Any]:
         """Run Python on the host; what its last line says."""
@@ -370,7 +370,7 @@ class Bench:
         wanted = variables(**PLAIN)
         counted = self.fleet.deploy(limit=HOST, variables=wanted)
         if counted.rc != 0 or counted.recap(HOST)["changed"]:
-            raise NotMeasured("the second deploy is not empty:\n%s" % counted.text[-3000:])
+            raise NotMeasured("the second deploy is not empty:\n%s" % counted.why)
         rounds = [(self.playbook("deploy.yml", "-e", json.dumps(wanted)), self.playbook(str(self.empty))) for _round in range(REPEATS)]
         ours, theirs = (statistics.median(side) for side in zip(*rounds, strict=True))
         yield Row("deploy with nothing to do / one empty task", ours, theirs, 2)
@@ -551,7 +551,7 @@ class Bench:
             for _time in ("first", "again"):
                 done = self.fleet.deploy("--tags", "build", limit=HOST, variables=wanted)
                 if done.rc != 0:
-                    raise NotMeasured("the deploy of the overlay failed:\n%s" % done.text[-3000:])
+                    raise NotMeasured("the deploy of the overlay failed:\n%s" % done.why)
             calls.append(sum(done.calls.values()))
         yield Row("remote calls that it adds to a deploy, once it is there", float(calls[1] - calls[0]), None, 0, "calls")
 
@@ -618,7 +618,7 @@ def main(asked: t.Sequence[str]) -> int:
         house = {"specdec_wheelhouse": str(state / "wheelhouse")}
         filled = fleet.fill({**variables(**PLAIN), **house}, HOST)
         if filled.rc != 0:
-            raise NotMeasured("the wheelhouse was not filled:\n%s" % filled.text[-3000:])
+            raise NotMeasured("the wheelhouse was not filled:\n%s" % filled.why)
         bench.deploy("-e", json.dumps(house))
         print("%4.0f s: the host is up and serves" % (time.monotonic() - started), flush=True)
         measures = (

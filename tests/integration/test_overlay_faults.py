@@ -52,7 +52,7 @@ def push(fleet: Fleet, sent: Path) -> Run:
     """Send what a file with artifacts names."""
     env = {"ANSIBLE_COLLECTIONS_PATH": str(CHECKOUT / "collections")}
     run = fleet.deploy(playbook=str(fleet.state / "push.yml"), variables={"sent": str(sent)}, env=env)
-    assert run.rc == 0, run.text[-4000:]
+    assert run.rc == 0, run.why
     return run
 
 
