@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import json
@@ -119,6 +120,15 @@ class Fleet:
     def hosts(self, *arguments: str) -> str:
         """demo/hosts/hosts of this set."""
         return self.must("demo/hosts/hosts", *arguments, timeout=600)
+
+    @contextlib.contextmanager
+    def without(self, host: str) -> t.Iterator[None]:
+        """A host is off meanwhile, and answers again afterwards, for the tests that follow."""
+        self.hosts("stop", host)
+        try:
+            yield
+        finally:
+            self.hosts("start", host)
 
     def sh(self, host: str, script: str) -> str:
         """Run a script on a host as root."""

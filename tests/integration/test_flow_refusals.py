@@ -95,17 +95,14 @@ def test_a_reference_without_the_package(fleet: Fleet, tmp_path: Path) -> None:
 
 
 def test_a_reference_that_cannot_be_reached_while_pins_are_missing(fleet: Fleet, tmp_path: Path) -> None:
-    fleet.hosts("stop", "ct129")
     said = (
         "ct200: the overlay of sglang on ct129 could not be captured",
         "the reference cannot be reached, and the pins hold no overlay of it",
         "specdec_instances of ct200: overlays[].reference ct129",
         "start ct129",
     )
-    try:
+    with fleet.without("ct129"):
         refused(fleet, *said, variables={"specdec_pins_dir": str(tmp_path)})
-    finally:
-        fleet.hosts("start", "ct129")
 
 
 def test_deploy_without_the_collections_link_names_it(fleet: Fleet, tmp_path: Path) -> None:

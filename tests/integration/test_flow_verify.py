@@ -188,11 +188,8 @@ def test_an_episode_made_by_hand_is_one_finding(served: Fleet, tmp_path: Path, n
 
 
 def test_a_reference_that_does_not_answer_could_not_be_compared(served: Fleet, tmp_path: Path) -> None:
-    served.hosts("stop", "ct129")
-    try:
+    with served.without("ct129"):
         run = verify(served, "-e", "specdec_verify_against=ct129", "-e", "specdec_verify_report=%s" % tmp_path)
-    finally:
-        served.hosts("start", "ct129")
     ids = {one["id"]: one for one in report(tmp_path, "ct200")["findings"]}
     assert ids["parity.hosts"]["verdict"] == "could not check" and ids["parity.hosts"]["fix"].startswith("Start that host")
     assert run.rc == 0, run.why
