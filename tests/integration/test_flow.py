@@ -50,6 +50,7 @@ def test_deploy_as_written_beside_an_older_copy(fleet: Fleet, older: Path) -> No
     assert "this is the older copy" not in run.text
     assert "release %s serves" % fleet.release()["id"] in run.text
     assert re.search(r"^ *checks +\d+ not applicable, \d+ ok$", run.text, re.MULTILINE), re.findall("checks .*", run.text)
+    assert re.findall(r"^ *warning +.*", run.text, re.MULTILINE) == []
     assert re.search(r"ready +[\d.]+ s after the start", run.text)
     assert re.search(r"completion +.{10}", run.text)
     assert run.acceptance() > 1.3

@@ -135,6 +135,7 @@ def test_fallbacks_in_the_log_are_warnings_each_told_once(tmp_path: Path, engine
             "[2026-11-30 10:00:00 TP0] attention backend fa9 is not there. Falling back to flashinfer.",
             "[2026-11-30 10:00:01 TP1] attention backend fa9 is not there. Falling back to flashinfer.",
             "server_args=ServerArgs(disable_fallback=False)",
+            "Using fallback token IDs for yes/no (9693/2152)",
             "Custom allreduce is disabled because it's not supported on more than two PCIe-only GPUs.",
             "",
         ]
