@@ -23,6 +23,8 @@ from .runners import Runner
 LINES = 5000
 
 _LONGEST = 2000
+#: Characters that are looked at of a text, from its end: so many lines of that length.
+_TAIL = LINES * _LONGEST
 _SHOWN = 6
 _CONTINUED = 30
 
@@ -179,7 +181,7 @@ class Journal:
         self.manager: list[str] = []
         self.said: list[str] = []
         self._streams: dict[str, _Stream] = {}
-        for line in text.splitlines()[-LINES:]:
+        for line in _tail(text).splitlines()[-LINES:]:
             self._line(line[:_LONGEST])
         for stream in self._streams.values():
             if stream.open and stream.frames:
@@ -264,11 +266,16 @@ class Journal:
             self.alone.append((text.strip(), row))
 
 
+def _tail(text: str) -> str:
+    """The end of a text, from a line's beginning; a journal may be as large as a disk."""
+    return text[-_TAIL:].partition("\n")[2] if len(text) > _TAIL else text
+
+
 def starts(text: str) -> list[str]:
     """The text of a journal, one part for each start of its unit; what comes before the first start is a part of its own."""
     parts: list[list[str]] = [[]]
     starting = False
-    for line in text.splitlines():
+    for line in _tail(text).splitlines():
         match = _JOURNAL.match(line)
         begun = _BEGUN.match(match[3]) if match and match[1] == "systemd" else None
         # "Starting" and "Started" belong to one start; units that are simple say only the second.
@@ -304,7 +311,8 @@ def last_start(unit: str, runner: Runner) -> Diagnosis:
 
 def _with_kernel(text: str, unit: str, runner: Runner) -> Diagnosis:
     since = text[:19].replace("T", " ")
-    kernel = runner(["journalctl", "--dmesg", "--since=" + since, *_OPTIONS], timeout=60).stdout if text else ""
+    asked = ["journalctl", "--dmesg", "--since=" + since, "--lines=%d" % LINES, *_OPTIONS]
+    kernel = runner(asked, timeout=60).stdout if text else ""
     return diagnose(text + "\n" + kernel_lines(kernel, unit), unit)
 
 

@@ -47,6 +47,12 @@ _UV_FAILURES = (
     ),
     ("Hash mismatch", "hash", "a package is not the one that was locked", "find out who changed it; only then lock anew"),
     (
+        "ZIP structure|[Ii]nvalid zip|Failed to extract archive",
+        "damaged",
+        "a package's wheel is cut off or damaged",
+        "fetch the wheel that the evidence names again from where it came; where the lock was made with the damaged one, lock anew",
+    ),
+    (
         "No solution found|not found in|no version of|no wheels|[Nn]etwork connectivity is disabled|not be downloaded",
         "unavailable",
         "a locked package cannot be had",
@@ -303,7 +309,7 @@ class _Build:
         evidence = "\n".join(lines[start : start + _EVIDENCE_LINES]) or "uv ended with %d" % answer.rc
         check, message, fix = next(row[1:] for row in _UV_FAILURES if re.search(row[0], evidence))
         own = self._failure(check, message, evidence, fix)
-        return own if check in ("disk", "hash") else networks.diagnose(evidence, own.subject + " on this host") or own
+        return own if check in ("disk", "hash", "damaged") else networks.diagnose(evidence, own.subject + " on this host") or own
 
     def _failure(self, check: str, message: str, evidence: str, fix: str) -> Finding:
         return Finding("environment." + check, ERROR, "environment " + self.content["id"], message, evidence=evidence, fix=fix)

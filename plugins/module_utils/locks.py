@@ -19,6 +19,7 @@ import re
 import sys
 import tempfile
 import typing as t
+import zipfile
 from pathlib import Path
 
 from . import networks, parity, pylocks, stacks
@@ -391,11 +392,28 @@ def _pinned_wheels(wanted: t.Mapping[str, t.Any], directories: t.Sequence[Path])
         for exact in [one.version for one in requirement.specifier if one.operator == "=="]:
             path = local_wheel(directories, name, exact, wanted["python"], wanted["machine"])
             if path and name not in wanted["sources"]:
-                found[name] = path
+                found[name] = _whole(path)
     for name, source in wanted["sources"].items():
         if "sha256" in source:
-            found[name] = _given_wheel(name, source, directories)
+            found[name] = _whole(_given_wheel(name, source, directories))
     return found
+
+
+def _whole(path: Path) -> Path:
+    """A wheel that can be read to its end; an archive's directory stands there, so one that was cut off has none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            named = any(name.endswith(".dist-info/METADATA") for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile) as error:
+        why = str(error)
+    else:
+        if named:
+            return path
+        why = "it holds no METADATA"
+    fix = "Copy or build the wheel again, or take it out of that directory; then make the lock again."
+    found = "%s, %d bytes" % (path, path.stat().st_size)
+    message = "a local wheel is cut off or damaged"
+    raise FindingError(Finding("lock.local-wheel", ERROR, path.name, message, found, "a whole wheel", evidence=why, fix=fix))
 
 
 def _given_wheel(name: str, source: t.Mapping[str, str], directories: t.Sequence[Path]) -> Path:

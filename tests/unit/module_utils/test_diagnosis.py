@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import textwrap
 import time
+import tracemalloc
 import typing as t
 from pathlib import Path
 
@@ -411,6 +412,30 @@ def test_strange_text_is_read_in_bounded_time(line: str) -> None:
     diagnosis.diagnose("\n".join([line] * 20) + "\n" + EXITED)
     # linear it is a second, quadratic it is days: this tells the two apart on any machine
     assert time.monotonic() - begun < 300
+
+
+@pytest.mark.parametrize("noise", [pytest.param("INFO 11-30 03:00:01 [loop.py:1] a step\n", id="lines"), pytest.param("x", id="one line")])
+def test_of_a_journal_of_100_megabytes_only_the_end_is_read(noise: str) -> None:
+    size = 100 << 20
+    ending = journal(raised("OSError: the root")) + "\n" + EXITED
+    text = noise * (size // len(noise)) + "\n" + ending
+    assert len(text) > size - 200
+    tracemalloc.start()
+    try:
+        result = diagnosis.diagnose(text, "specdec-main.service")
+        parts = diagnosis.starts(text)
+        _now, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (result.finding.id, result.finding.message) == ("failure.exception", "OSError: the root")
+    assert len(parts) == 1 and parts[0].endswith(ending)
+    # a tenth of the text is looked at, and parts of that are held twice
+    assert most < size // 2
+
+
+def test_the_host_is_asked_for_the_end_of_its_journals_alone() -> None:
+    _result, asked = on_host(CRASHED)
+    assert len(asked) == 2 and all("--lines=%d " % diagnosis.LINES in one for one in asked)
 
 
 def test_starts_are_told_apart() -> None:

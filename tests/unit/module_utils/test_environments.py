@@ -428,6 +428,25 @@ def test_uvs_reason_is_told(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
+    "cut_before",
+    [pytest.param(True, id="the lock was made with it"), pytest.param(False, id="it was cut off on its way")],
+)
+def test_a_wheel_that_is_cut_off_is_told_by_name(host: Host, cut_before: bool) -> None:
+    wheel = host.wheels[1]
+    whole = host.layout.wheels / wheel["sha256"] / wheel["filename"]
+    cut = whole.read_bytes()[:-40]
+    place = wheels.sha256(cut) if cut_before else wheel["sha256"]
+    host.lock = host.lock.replace(wheel["sha256"], place)
+    host.wheels[1] = {**wheel, "sha256": place}
+    shutil.rmtree(whole.parent)
+    (host.layout.wheels / place).mkdir()
+    (host.layout.wheels / place / wheel["filename"]).write_bytes(cut)
+    finding = host.refusal(host.spec())
+    assert (finding.id, finding.message) == ("environment.damaged", "a package's wheel is cut off or damaged")
+    assert wheel["filename"] in finding.evidence and "fetch the wheel" in finding.fix
+
+
+@pytest.mark.parametrize(
     ("words", "check"),
     [
         ("error: Failed to install\n  cause: No space left on device (os error 28)", "environment.disk"),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import zipfile
 
 import index
 import pytest
@@ -227,3 +228,20 @@ class TestLocalWheels:
         assert places == {}
         assert [one.id for one in found] == ["lock.local-wheel"] * 2
         assert "built anew" in found[0].message
+
+    @pytest.mark.parametrize(("damage", "why"), [("cut", "not a zip file"), ("empty", "not a zip file"), ("other", "no METADATA")])
+    def test_a_wheel_that_is_cut_off_is_named_before_anything_is_resolved(self, tmp_path, damage, why):
+        path = wheel(tmp_path, "sgl-kernel", "0.3.21")
+        if damage == "other":
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr("sgl_kernel/__init__.py", "")
+        else:
+            path.write_bytes(path.read_bytes()[:-40] if damage == "cut" else b"")
+        before = path.read_bytes()
+        asked = []
+        wanted = inputs(overrides=("sgl-kernel==0.3.21",))
+        finding = finding_of(locks.lock, wanted, lambda *argv, **_options: asked.append(argv), "uv", [tmp_path])
+        assert (finding.id, finding.subject, finding.message) == ("lock.local-wheel", path.name, "a local wheel is cut off or damaged")
+        assert finding.found == "%s, %d bytes" % (path, len(before))
+        assert why in finding.evidence and "Copy or build the wheel again" in finding.fix
+        assert asked == [] and path.read_bytes() == before

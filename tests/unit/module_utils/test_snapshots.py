@@ -227,11 +227,18 @@ def test_an_engine_that_is_a_source_tree(hand: ByHand, tmp_path: Path) -> None:
         (lambda hand: shutil.rmtree(hand.venv), "no such directory"),
     ],
 )
-def test_what_is_no_environment_is_said(hand: ByHand, break_it: t.Callable[[ByHand], t.Any], why: str) -> None:
+def test_what_is_no_environment_is_said(hand: ByHand, tmp_path: Path, break_it: t.Callable[[ByHand], t.Any], why: str) -> None:
     break_it(hand)
+    before = listing(tmp_path)
     with pytest.raises(FindingError) as caught:
         hand.open()
-    assert (caught.value.finding.id, caught.value.finding.found) == ("environment.complete", why)
+    finding = caught.value.finding
+    assert (finding.id, finding.message, finding.found) == (
+        "environment.complete",
+        "this is no virtual environment, or only half of one",
+        why,
+    )
+    assert finding.fix and listing(tmp_path) == before
 
 
 def test_what_may_not_be_read_is_not_judged(hand: ByHand, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,32 +248,76 @@ def test_what_may_not_be_read_is_not_judged(hand: ByHand, monkeypatch: pytest.Mo
     monkeypatch.setattr(snapshots.records, "distributions", refuse)
     with pytest.raises(FindingError) as caught:
         hand.open()
-    assert caught.value.finding.verdict == COULD_NOT_CHECK and "become" in caught.value.finding.fix
+    finding = caught.value.finding
+    assert (finding.id, finding.verdict, finding.message) == ("environment.complete", COULD_NOT_CHECK, "it may not be read")
+    assert "Permission denied" in finding.found and "become" in finding.fix
 
 
-def test_half_an_environment_tells_the_rest(hand: ByHand) -> None:
+def test_half_an_environment_tells_the_rest(hand: ByHand, tmp_path: Path) -> None:
     for python in (hand.venv / "bin").glob("python*"):
         python.unlink()
     hand.world.write("torch/__init__.py", "# by hand\n")
+    before = listing(tmp_path)
     found = hand.findings()
+    assert listing(tmp_path) == before
     assert {"environment.complete", "record.changed"} <= set(found)
     assert "does not start" in found["environment.complete"].message
 
 
+#: What a RECORD may hold: paths that leave the environment, are absolute, too long, empty, or no text.
+ROWS = b"/etc/passwd,sha256=x,1\n../../../../../../etc/shadow,,\ntorch/\x00.py,,\n,,\n" + b"a" * 5000 + b",,\n"
+NO_ELF = b"\x7fELF\x02\x01\x01" + b"\xff" * 80
+NO_RECORD = "there is no readable RECORD, so nothing about its files is known"
+
+
 @pytest.mark.parametrize(
-    ("path", "content"),
+    ("path", "content", "id_", "message", "evidence"),
     [
-        ("torch-2.9.1.dist-info/RECORD", b"\xff\xfe\x00 no,csv\n"),
-        ("sglang-0.5.23.dist-info/METADATA", b"Name: sglang\nVersion: 0.5.23\nRequires-Dist: \xff!!\n"),
-        ("sglang-0.5.23.dist-info/direct_url.json", b"[]"),
-        ("sglang/srt/latin.py", b"# \xe9\nfrom flashinfer import mm_mxfp8\n"),
-        ("sgl_kernel/ops.so", b"\x7fELF\x02\x01\x01" + b"\xff" * 80),
+        ("torch-2.9.1.dist-info/RECORD", b"\xff\xfe\x00 no,csv\n", "record.unreadable", NO_RECORD, ""),
+        ("torch-2.9.1.dist-info/RECORD", b"", "record.unreadable", NO_RECORD, ""),
+        (
+            "torch-2.9.1.dist-info/RECORD",
+            ROWS,
+            "record.outside",
+            "2 row(s) of RECORD point out of the environment",
+            "../../../../../../etc/shadow\n/etc/passwd",
+        ),
+        (
+            "sglang-0.5.23.dist-info/METADATA",
+            b"Name: sglang\nVersion: 0.5.23\nRequires-Dist: \xff!!\n",
+            "record.changed",
+            "1 installed file(s) differ from what was installed",
+            "sglang-0.5.23.dist-info/METADATA",
+        ),
+        (
+            "sglang-0.5.23.dist-info/direct_url.json",
+            b"[]",
+            "record.foreign",
+            "1 file(s) belong to no distribution and no overlay",
+            "sglang-0.5.23.dist-info/direct_url.json",
+        ),
+        (
+            "sglang/srt/latin.py",
+            b"# \xe9\nfrom flashinfer import mm_mxfp8\n",
+            "api.missing-name",
+            "flashinfer does not define what the engine imports from it",
+            "flashinfer.mm_mxfp8  sglang/srt/latin.py:2",
+        ),
+        ("sgl_kernel/ops.so", NO_ELF, "abi.unreadable", "1 compiled file(s) cannot be read", "sgl_kernel/ops.so"),
     ],
 )
-def test_strange_content_is_a_finding_and_no_crash(hand: ByHand, path: str, content: bytes) -> None:
-    hand.world.write(path, content)
+def test_strange_content_is_a_finding_and_is_left_as_it_is(
+    hand: ByHand, tmp_path: Path, path: str, content: bytes, id_: str, message: str, evidence: str
+) -> None:
+    if path.endswith(".so"):
+        hand.world.install("sgl-kernel", "0.3.21", {"sgl_kernel/__init__.py": b"", path: content})
+    else:
+        hand.world.write(path, content)
+    before = listing(tmp_path)
     found = hand.findings()
-    assert found and "prove.completed" not in found
+    assert listing(tmp_path) == before
+    assert (found[id_].message, evidence in found[id_].evidence) == (message, True), found
+    assert found[id_].fix and "prove.completed" not in found
 
 
 def test_without_the_libraries_the_rest_is_still_told(hand: ByHand, monkeypatch: pytest.MonkeyPatch) -> None:
