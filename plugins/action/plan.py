@@ -113,7 +113,10 @@ class ActionModule(ActionBase):
             python=pythons.wanted(arguments["python"]),
             cache=controller.cache_directory(),
         )
-        tables = {"stacks": controller.stacks()[0], **{name: controller.table(name) for name in ("engines", "architectures")}}
+        tables = {
+            "stacks": controller.stacks()[0],
+            **{name: controller.table(name) for name in ("engines", "architectures", "speculation")},
+        }
         pins, cache = Pins(arguments["pins_dir"]), controller.cache_directory()
         # in check mode the pins stay as they are
         kept = cache / "overlays" if self._task.check_mode else pins.overlays

@@ -14,6 +14,7 @@ import json
 import typing as t
 
 from .findings import COULD_NOT_CHECK, Finding
+from .schema import ALGORITHM_NONE
 
 Row = t.Mapping[str, t.Any]
 
@@ -52,16 +53,20 @@ class Situation:
         """Whether engine, version and kinds are those of a row. :param every: all GPUs have to be of its kinds, not only one."""
         from packaging.specifiers import SpecifierSet
 
-        if row.get("engine", self.engine) != self.engine or not self.kinds:
+        if row.get("engine", self.engine) != self.engine:
             return False
         if "versions" in row and not SpecifierSet(row["versions"]).contains(self.version, prereleases=True):
             return False
-        kinds = self.kinds & set(row.get("kinds", self.kinds))
-        return kinds == self.kinds if every else bool(kinds)
+        if "kinds" not in row:
+            return True
+        kinds = self.kinds & set(row["kinds"])
+        return bool(kinds) and (kinds == self.kinds or not every)
 
     def holds(self, row: Row) -> bool:
         """Whether all further traits are those of a row."""
-        return not self.unknown(row) and all(_among(self.trait(name), allowed) for name, allowed in row.get("when", {}).items())
+        if self.unknown(row) or any(self.trait(name) is None for name in row.get("given", ())):
+            return False
+        return all(_among(self.trait(name), allowed) for name, allowed in row.get("when", {}).items())
 
     def unknown(self, row: Row) -> bool:
         """Whether a row asks for a trait of the model that is not known yet."""
@@ -172,14 +177,25 @@ def _number(value: t.Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
 
 
-def speculative_traits(config: Row, algorithm: str, draft: bool) -> dict[str, t.Any]:
-    """What speculates; of vLLM's joined argument the draft's own back-end."""
+def speculative_traits(config: Row, wanted: Row, described: t.Mapping[str, Row]) -> dict[str, t.Any]:
+    """What speculates, and how, whichever arguments the engine has for it.
+
+    :param config: the engine's arguments; :param wanted: the instance; :param described: by part, see modelfiles.describe.
+    """
+    algorithm = str((wanted.get("speculative") or {}).get("algorithm", ALGORITHM_NONE))
     joined = config.get("speculative-config")
     inner = json.loads(joined) if isinstance(joined, str) else joined or {}
+    sizes = [text_config((described.get(part) or {}).get("config") or {}).get("vocab_size") for part in ("model", "draft")]
     return {
         "algorithm": algorithm.upper(),
-        "draft": draft,
-        "speculative": algorithm.lower() != "none",
+        "method": config.get("speculative-algorithm") or inner.get("method"),
+        "draft": bool(wanted.get("draft") or config.get("speculative-draft-model-path") or inner.get("model")),
+        "speculative": algorithm.lower() != ALGORITHM_NONE,
+        "tokens": inner.get("num_speculative_tokens"),
+        "tree": _number(config.get("speculative-eagle-topk")) > 1,
+        "paged": _number(config.get("page-size")) > 1,
+        "overlap": wanted.get("overlap"),
+        "vocabulary": None if None in sizes else "same" if sizes[0] == sizes[1] else "other",
         "draft-attention": inner.get("attention_backend"),
     }
 
@@ -206,37 +222,40 @@ def judge(table: Row, here: Situation, subject: t.Callable[[str], str]) -> list[
 
     :param subject: names where an argument is written.
     """
-    found = []
-    for row in table["rules"]:
-        if not here.fits(row, every=False) or not here.holds(row):
-            continue
-        for option in row["options"]:
-            if _hit(row, here.config.get(option)):
-                found.append(_finding(row, here, option, subject(option)))
-    return found
+    found = hits(table["rules"], here)
+    return [Finding("architecture." + row["check"], subject=subject(option), **told(row, here, option)) for row, option in found]
+
+
+def hits(rows: t.Iterable[Row], here: Situation) -> list[tuple[Row, str]]:
+    """The rows that speak against something, each with the argument (or trait) that it speaks against."""
+    held = [row for row in rows if here.fits(row, every=False) and here.holds(row)]
+    return [(row, name) for row in held for name in (row.get("options") or row["traits"]) if _hit(row, _value(row, here, name))]
+
+
+def _value(row: Row, here: Situation, name: str) -> t.Any:
+    return here.config.get(name) if "options" in row else here.traits.get(name)
 
 
 def _hit(row: Row, value: t.Any) -> bool:
     if "above" in row:
-        return isinstance(value, (int, float)) and value > row["above"]
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and value > row["above"]
     if "except" in row:
         return value is not None and value not in row["except"]
     return value in row["values"]
 
 
-def _finding(row: Row, here: Situation, option: str, subject: str) -> Finding:
-    value = here.config.get(option)
-    shown = "no %s" % option if value is None else "%s: %s" % (option, value)
-    return Finding(
-        id="architecture." + row["check"],
-        verdict=row["verdict"],
-        subject=subject,
-        message=row["why"],
-        found="%s, %s %s, %s" % (shown, here.engine, here.version, ", ".join(sorted(here.kinds))),
-        expected=str(row["instead"]),
-        evidence="%s, read %s" % (row["source"], row["read"]),
-        fix="use %s" % row["instead"],
-    )
+def told(row: Row, here: Situation, option: str) -> dict[str, str]:
+    """What a row says against an argument: the parts of a finding but its id and subject."""
+    value = _value(row, here, option)
+    shown = "no %s" % option if value in (None, False) else "%s: %s" % (option, value)
+    return {
+        "verdict": row["verdict"],
+        "message": row["why"],
+        "found": ", ".join([shown, "%s %s" % (here.engine, here.version), *sorted(here.kinds)]),
+        "expected": str(row["instead"]),
+        "evidence": "%s, read %s" % (row["source"], row["read"]),
+        "fix": "use %s" % row["instead"],
+    }
 
 
 def unread(table: Row, here: Situation, subject: str, model: str) -> list[Finding]:

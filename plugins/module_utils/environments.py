@@ -337,7 +337,8 @@ class _Build:
             raise FindingError(finding)
         self.found += found
         engine = self.content["engine"]
-        dist = records.find(dists, engine["name"])
+        # on some lanes the engine comes as a distribution of another name
+        dist = records.find(dists, engine.get("package", engine["name"]))
         if dist is None or parity.public(dist.version) != parity.public(engine["version"]):
             found_version = dist.version if dist else "not installed"
             finding = self._failure("engine", "the lock has another engine version", "lock.txt", "lock anew for the wanted version")

@@ -14,7 +14,6 @@ import typing as t
 from . import architectures, footprints, gpufindings, placements
 from .arguments import Arguments
 from .findings import COULD_NOT_CHECK, ERROR, WARNING, Finding
-from .schema import ALGORITHM_NONE
 
 Row = t.Mapping[str, t.Any]
 
@@ -44,11 +43,11 @@ class Instance:
         """Names an option of it."""
         return "%s: specdec_instances[%s].%s" % (self.host, self.wanted["name"], option)
 
-    def written(self, argument: str) -> str:
-        """Names where an argument of the engine is written."""
+    def written(self, argument: str, option: str = "") -> str:
+        """Names where an argument of the engine is written. :param option: the option that says it, where that is known."""
         if self.arguments.origins.get(argument) == "extra_args":
             return self.subject("extra_args.%s" % argument)
-        return "%s: specdec_instances[%s]: %s" % (self.host, self.wanted["name"], argument)
+        return self.subject(option) if option else "%s: specdec_instances[%s]: %s" % (self.host, self.wanted["name"], argument)
 
     @property
     def gpus(self) -> t.Any:
@@ -62,11 +61,12 @@ def situation(table: Row, facts: Row, one: Instance) -> architectures.Situation:
     :param facts: of the host's GPUs, see gpus.py.
     """
     config, chosen = one.arguments.config, gpufindings.used(facts, one.gpus)
-    algorithm = (one.wanted.get("speculative") or {}).get("algorithm", ALGORITHM_NONE)
+    degrees = architectures.degrees(table, one.engine, config)
     traits = {
         **architectures.model_traits(table, one.described.get("model"), config),
-        **architectures.gpu_traits(chosen, architectures.degrees(table, one.engine, config)["tensor"]),
-        **architectures.speculative_traits(config, algorithm, bool(one.wanted.get("draft"))),
+        **architectures.gpu_traits(chosen, degrees["tensor"]),
+        **architectures.speculative_traits(config, one.wanted, one.described),
+        "replicated": degrees["attention"] > 1,
     }
     return architectures.Situation(one.engine, one.version, architectures.kinds(table, chosen["devices"]), traits, config)
 

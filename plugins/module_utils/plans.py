@@ -275,7 +275,12 @@ class Planner:
         refused = stackrules.algorithm(self.tables["stacks"], stack.engine, stack.version, algorithm, manifests, where)
         self.findings += [refused] if refused else []
         name, joined = instance["speculative"]["algorithm"], bool(engine.get("joined"))
-        self.findings += speculation.judge(name, joined, instance, self._described(instance), lambda option: subject % option)
+        described = self._described(instance)
+        self.findings += speculation.judge(name, joined, instance, described, lambda option: subject % option)
+        if stack.engine == "sglang":
+            changed = any("/models/" in file["path"] for one in manifests for file in one["files"])
+            table, model = self.tables["speculation"], described.get("model")
+            self.findings += speculation.target(table, name, stack.version, model, changed, lambda option: subject % option)
 
     def _stack(self, instance: t.Mapping[str, t.Any], base: str) -> t.Optional[stacks.Stack]:
         reference = self._reference(instance)
@@ -427,7 +432,7 @@ class Planner:
             "lock": lock.id,
             "overlays": [overlay.manifest["digest"] for overlay in layered],
             "python": {key: python[key] for key in ("path", "implementation", "version", "build")},
-            "engine": {"name": stack.engine, "version": stack.version},
+            "engine": {"name": stack.engine, "version": stack.version, "package": stack.package},
             "lane": stack.lane,
             "wheels": [dict(wheel) for wheel in lock.wheels],
             "packages": lock.versions,
@@ -699,6 +704,7 @@ class Planner:
         others = [two for two in self.wanted.instances if two["name"] != name and isinstance(two.get("gpus"), list)]
         taken = {device["uuid"] for two in others for device in gpufindings.used(gpus, two["gpus"])["devices"]}
         self.findings += fitting.judge(table, self.state, one, taken)
+        self.findings += speculation.rules(self.tables["speculation"], fitting.situation(table, gpus, one), one.written)
         return dict(preset.environment)
 
     def _described(self, instance: t.Mapping[str, t.Any]) -> dict[str, t.Any]:

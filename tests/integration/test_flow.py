@@ -112,12 +112,12 @@ def test_the_second_run_changes_nothing_and_asks_once(fleet: Fleet) -> None:
 
 
 def test_the_engines_own_check_refuses_before_anything_is_switched(fleet: Fleet) -> None:
+    # only the code that the overlay brings knows how large a tree may be
     serving = fleet.release()["id"]
-    arguments = {"speculative-ddtree-budget": None, "device": "cuda"}
-    run = fleet.deploy(variables=variables(speculative={"algorithm": "DFLASH"}, draft=None, extra_args=arguments))
+    run = fleet.deploy(variables=variables(extra_args={"speculative-ddtree-budget": 99}))
     assert run.rc != 0
     finding = re.search(r"ERROR: (.|\n)*", run.text).group(0)
-    assert "requires setting --speculative-draft-model-path" in finding, finding[:3000]
+    assert "--speculative-ddtree-budget is 99, must be in 1..30" in finding, finding[:3000]
     assert fleet.release()["id"] == serving
     assert len(fleet.history()) == 1
 

@@ -285,7 +285,25 @@ def test_how_many_gpus_a_model_takes(engine: str, config: dict[str, t.Any], expe
     assert (found["gpus"], found["attention"]) == expected
 
 
-def test_the_drafts_own_backend_is_read_from_the_joined_argument() -> None:
-    joined = {"speculative-config": '{"method": "dflash", "attention_backend": "TRITON_ATTN"}'}
-    found = architectures.speculative_traits(joined, "dflash", True)
-    assert found == {"algorithm": "DFLASH", "draft": True, "speculative": True, "draft-attention": "TRITON_ATTN"}
+def test_what_speculates_is_read_from_either_engines_arguments() -> None:
+    joined = {"speculative-config": '{"method": "dflash", "attention_backend": "TRITON_ATTN", "num_speculative_tokens": 15}'}
+    model, draft = {"config": {"text_config": {"vocab_size": 9}}}, {"config": {"vocab_size": 8}}
+    wanted = {"speculative": {"algorithm": "dflash"}, "draft": {"path": "/srv/draft"}}
+    found = architectures.speculative_traits(joined, wanted, {"model": model, "draft": draft})
+    assert found == {
+        "algorithm": "DFLASH",
+        "method": "dflash",
+        "draft": True,
+        "speculative": True,
+        "tokens": 15,
+        "tree": False,
+        "paged": False,
+        "overlap": None,
+        "vocabulary": "other",
+        "draft-attention": "TRITON_ATTN",
+    }
+    config = {"speculative-algorithm": "EAGLE3", "speculative-eagle-topk": 4, "page-size": 16}
+    found = architectures.speculative_traits(config, {"speculative": {"algorithm": "eagle3"}, "overlap": True}, {"model": model})
+    assert (found["method"], found["draft"], found["tree"], found["paged"], found["overlap"]) == ("EAGLE3", False, True, True, True)
+    assert found["vocabulary"] is None
+    assert architectures.speculative_traits({}, {}, {})["speculative"] is False

@@ -22,18 +22,19 @@ from . import reports
 
 TESTS = Path(__file__).resolve().parents[2]
 DOCUMENTED = runpy.run_path(str(TESTS / "lint" / "documented.py"), run_name="documented")
-ARCHITECTURES = Path(environments.__file__).parent / "data" / "architectures.yml"
+DATA = Path(environments.__file__).parent / "data"
 COLLECTED = DOCUMENTED["finding_ids"]()
 
 #: The checks of areas whose ids are put together with what a table holds.
 TABLES: dict[str, t.Iterable[str]] = {
-    "architecture": {row["check"] for row in yaml.safe_load(ARCHITECTURES.read_text())["rules"]},
+    "architecture": {row["check"] for row in yaml.safe_load((DATA / "architectures.yml").read_text())["rules"]},
     "environment": [row[1] for row in environments._UV_FAILURES],
     "failure": [*(row.id for row in failures.FAILURES), "exception", "signal"],
     "gate": ["draft-does-nothing"],
     "model": models._MESSAGES,
     "network": [row[1] for row in networks._FAILURES],
     "python": [row[1] for row in pythons._FAILURES],
+    "speculative": {row["check"] for row in yaml.safe_load((DATA / "speculation.yml").read_text())["rules"]},
     "wheel": [row[1] for row in (*wheelbuilds._GIT_FAILURES, *wheelbuilds._BUILD_FAILURES)],
 }
 

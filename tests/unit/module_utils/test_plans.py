@@ -27,7 +27,7 @@ from ansible_collections.specdec.serving.plugins.module_utils import (
 from ansible_collections.specdec.serving.plugins.module_utils.findings import Finding, FindingError
 
 DATA = Path(plans.__file__).parent / "data"
-TABLES = {name: yaml.safe_load((DATA / (name + ".yml")).read_text()) for name in ("stacks", "engines", "architectures")}
+TABLES = {name: yaml.safe_load((DATA / (name + ".yml")).read_text()) for name in ("stacks", "engines", "architectures", "speculation")}
 DIGEST = "00112233445566ff"
 
 #: A bare Debian 12 without a GPU, as gathered.
@@ -957,11 +957,27 @@ def test_more_gpus_than_there_are_and_heads_that_cannot_be_shared_out_are_refuse
     assert refused(on_gpus(odd, tensor_parallel=2))[0] == "parallel.heads"
 
 
+def test_a_way_to_speculate_that_cannot_work_is_refused_in_the_plan() -> None:
+    dflash = {"speculative": {"algorithm": "DFLASH"}}
+    assert refused(on_gpus(**dflash)) == (
+        "speculative.draft",
+        "ct200: specdec_instances[main].draft",
+        "no draft, sglang 0.5.23, sm120",
+    )
+    draft = {"config": {"architectures": ["DFlashDraftModel"]}}
+    files = {**model_files(config={"architectures": ["GPT2LMHeadModel"]}), "/srv/draft": {**model_files()["/srv/target"], **draft}}
+    assert refused(on_gpus(files, draft={"path": "/srv/draft"}, tensor_parallel=2, **dflash)) == (
+        "speculative.target",
+        "ct200: specdec_instances[main].model",
+        "GPT2LMHeadModel",
+    )
+
+
 def test_a_derived_port_is_looked_at_and_not_beyond_the_last() -> None:
     spread = {"tensor_parallel": 2, "attention_data_parallel": 2}
     assert refused(on_gpus(port=65400, **spread))[0] == "port.range"
     state = changed(listeners={"30234": [{"pid": 7, "command": "nginx", "cgroup": "/system.slice/nginx.service"}]})
-    assert refused(plan(state, **spread)) == (
+    assert refused(plan(state, draft=None, speculative=None, **spread)) == (
         "plan.port",
         "specdec_instances[main].port on ct200",
         "port 30234 (data-parallel attention) belongs to process 7 (nginx)",
