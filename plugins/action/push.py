@@ -45,11 +45,17 @@ class ActionModule(ActionBase):
         """One archive, one transfer, one call."""
         with tempfile.TemporaryDirectory(prefix="specdec-push-") as scratch:
             archive = os.path.join(scratch, "artifacts.tar")
-            size = artifacts.pack(part, archive)
+            try:
+                size = artifacts.pack(part, archive)
+            except (artifacts.Refused, OSError) as error:
+                return {"failed": True, "msg": "push: %s; nothing was sent. Run the deploy again once that is mended." % error, "bytes": 0}
             self._display.display("%s | sending %d artifacts, %.1f MB%s" % (task_vars["inventory_hostname"], len(part), size / 1e6, where))
             remote = self._connection._shell.join_path(self._make_tmp_path(), "artifacts.tar")
             self._transfer_file(archive, remote)
         asked = {**arguments, "artifacts": list(part), "archive": remote}
         answer = self._execute_module(module_name="specdec.serving.push", module_args=asked, task_vars=task_vars)
-        self._remove_tmp_path(self._connection._shell.tmpdir)
+        if answer.get("failed") or answer.get("unreachable"):
+            self._remove_tmp_path(self._connection._shell.tmpdir)
+        # else the module took it away: that saves a call
+        self._connection._shell.tmpdir = None
         return {**answer, "bytes": size}

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import os
 import shutil
@@ -66,10 +65,14 @@ def tree_digest(directory: t.Union[str, Path]) -> str:
 
     Raises Refused on symbolic links: what they point to is not part of the tree.
     """
+    return _tree_digest({path: file_digest(os.path.join(directory, path)) for path in _files(str(directory))})
+
+
+def _tree_digest(digests: t.Mapping[str, str]) -> str:
     value = hashlib.sha256()
     # in the order of their parts; compared as texts, "a-b" would come before "a/b"
-    for path in sorted(_files(str(directory)), key=lambda path: path.split("/")):
-        value.update(("%s\0%s\n" % (path, file_digest(os.path.join(directory, path)))).encode())
+    for path in sorted(digests, key=lambda path: path.split("/")):
+        value.update(("%s\0%s\n" % (path, digests[path])).encode())
     return value.hexdigest()
 
 
@@ -112,13 +115,26 @@ def pack(artifacts: t.Sequence[t.Mapping[str, t.Any]], archive: t.Union[str, Pat
     # one header for a file; the default format spends another on fractions of its time
     with tarfile.open(archive, "w", format=tarfile.GNU_FORMAT) as tar:
         for number, artifact in enumerate(artifacts):
-            held = {"%d/%s" % (number, path) for path in artifact.get("held") or ()}
-            tar.add(artifact["source"], arcname=str(number), filter=functools.partial(_unless, held))
+            source, held = artifact["source"], artifact.get("held") or ()
+            if not os.path.isdir(source):
+                _add(tar, source, str(number))
+                continue
+            top = tarfile.TarInfo(str(number))
+            top.type = tarfile.DIRTYPE
+            tar.addfile(top)
+            for path in sorted(_files(source)):
+                if path not in held:
+                    _add(tar, os.path.join(source, path), "%d/%s" % (number, path))
     return os.path.getsize(archive)
 
 
-def _unless(held: t.Collection[str], member: tarfile.TarInfo) -> t.Optional[tarfile.TarInfo]:
-    return None if member.name in held else member
+def _add(tar: tarfile.TarFile, path: str, name: str) -> None:
+    """Without what nobody asks for: tarfile's own way looks up the names of owner and group of each file."""
+    with open(path, "rb") as stream:
+        status = os.fstat(stream.fileno())
+        member = tarfile.TarInfo(name)
+        member.size, member.mode = status.st_size, status.st_mode & 0o777
+        tar.addfile(member, stream)
 
 
 def place(archive: t.Union[str, Path], artifacts: t.Sequence[t.Mapping[str, t.Any]], root: t.Union[str, Path]) -> list[str]:
@@ -135,57 +151,84 @@ def place(archive: t.Union[str, Path], artifacts: t.Sequence[t.Mapping[str, t.An
     placed = []
     # On the root's own file system, so that a rename is all that is left to do.
     with tempfile.TemporaryDirectory(prefix=".incoming-", dir=top) as scratch:
-        _unpack(archive, Path(scratch))
+        made = {scratch}
+        digests = _unpack(archive, scratch, made)
         for number, artifact in enumerate(artifacts):
-            _take_held(os.path.join(scratch, str(number)), artifact.get("held") or {})
-            if _place_one(Path(scratch) / str(number), artifact):
+            digests.update(_take_held(scratch, str(number), artifact.get("held") or {}, made))
+            if _place_one(Path(scratch), str(number), artifact, digests):
                 placed.append(artifact["dest"])
     return placed
 
 
-def _unpack(archive: t.Union[str, Path], directory: Path) -> None:
-    with tarfile.open(archive) as tar:
+def _unpack(archive: t.Union[str, Path], directory: str, made: set[str]) -> dict[str, str]:
+    """Write every file of the archive below a directory; their digests by name, taken on the way."""
+    digests: dict[str, str] = {}
+    with open(archive, "rb") as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
         for member in tar:
             if not (member.isreg() or member.isdir()) or ".." in member.name.split("/") or member.name.startswith("/"):
                 raise Refused("the archive holds %s, which is no plain file below it" % member.name)
             target = os.path.join(directory, member.name)
-            os.makedirs(target if member.isdir() else os.path.dirname(target), exist_ok=True)
-            if member.isdir():
-                continue
-            source = tar.extractfile(member)
-            if source is None:
-                raise Refused("the archive's %s cannot be read" % member.name)
-            with source, open(target, "wb") as stream:
-                shutil.copyfileobj(source, stream, _BLOCK)
-            os.chmod(target, 0o755 if member.mode & 0o100 else 0o644)
+            _make_directory(target if member.isdir() else os.path.dirname(target), made)
+            if member.isreg():
+                stream.seek(member.offset_data)
+                digests[member.name] = _write(stream, member.size, target, 0o755 if member.mode & 0o100 else 0o644)
+    return digests
 
 
-def _take_held(tree: str, held: t.Mapping[str, str]) -> None:
+def _make_directory(path: str, made: set[str]) -> None:
+    """With the parents that are not made yet, for everybody to read."""
+    if path in made:
+        return
+    _make_directory(os.path.dirname(path), made)
+    os.mkdir(path)
+    os.chmod(path, 0o755)
+    made.add(path)
+
+
+def _write(source: t.IO[bytes], size: int, target: str, mode: int) -> str:
+    """Copy so many bytes; the digest of what was there."""
+    value = hashlib.sha256()
+    with open(target, "wb") as stream:
+        while size > 0:
+            block = source.read(min(size, _BLOCK))
+            if not block:
+                break
+            size -= len(block)
+            value.update(block)
+            stream.write(block)
+        os.fchmod(stream.fileno(), mode)
+    return value.hexdigest()
+
+
+def _take_held(scratch: str, number: str, held: t.Mapping[str, str], made: set[str]) -> dict[str, str]:
+    """Copy what the host holds of a tree into it; the digests by name. What cannot be had is missing in the tree's digest."""
+    digests = {}
     for path, source in held.items():
-        target = os.path.join(tree, path)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        # what cannot be had is missing in the digest
-        with contextlib.suppress(OSError):
-            shutil.copyfile(source, target)
+        name = "%s/%s" % (number, path)
+        target = os.path.join(scratch, name)
+        _make_directory(os.path.dirname(target), made)
+        with contextlib.suppress(OSError), open(source, "rb") as stream:
+            digests[name] = _write(stream, os.fstat(stream.fileno()).st_size, target, 0o644)
+    return digests
 
 
-def _place_one(source: Path, artifact: t.Mapping[str, t.Any]) -> bool:
-    dest = Path(artifact["dest"])
+def _place_one(scratch: Path, number: str, artifact: t.Mapping[str, t.Any], digests: t.Mapping[str, str]) -> bool:
+    source, dest = scratch / number, Path(artifact["dest"])
     tree = source.is_dir()
-    found = tree_digest(source) if tree else file_digest(source)
+    start = len(number) + 1
+    inside = {name[start:]: value for name, value in digests.items() if name.startswith(number + "/") and not name.endswith("/" + MARKER)}
+    found = _tree_digest(inside) if tree else digests.get(number)
     if found != artifact["digest"] and artifact.get("held"):
         for neighbour in {Path(path).relative_to(dest.parent).parts[0] for path in artifact["held"].values()}:
             shutil.rmtree(dest.parent / neighbour, ignore_errors=True)
         raise Refused("what the host held of %s is damaged, and was taken away so that it is sent" % artifact["source"])
-    if found != artifact["digest"]:
+    if found is None or found != artifact["digest"]:
         raise Refused("%s arrived with digest %s, announced was %s" % (artifact["source"], found, artifact["digest"]))
     dest.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     if tree:
         if (dest / MARKER).exists():
             return False
         shutil.rmtree(dest, ignore_errors=True)
-        for directory in [source, *(p for p in source.rglob("*") if p.is_dir())]:
-            os.chmod(directory, 0o755)
         (source / MARKER).write_text(found, encoding="ascii")
         os.rename(source, dest)
         return True

@@ -147,12 +147,13 @@ def read_bundle(directory: Path) -> Bundle:
     directory = Path(directory)
     held: dict[str, bytes] = {}
     for path in records.tree(directory):
-        if (directory / path).is_symlink() or any(
-            parent.is_symlink() for parent in (directory / path).parents if directory in parent.parents
-        ):
+        place = os.path.join(directory, path)
+        # no directory that is a link is entered: it is listed itself
+        if os.path.islink(place):
             raise FindingError(_damaged("overlay.path", str(directory), "a bundle holds no links", path))
         if path != MARKER:
-            held[path] = (directory / path).read_bytes()
+            with open(place, "rb") as stream:
+                held[path] = stream.read()
     return _assemble(held, str(directory))
 
 

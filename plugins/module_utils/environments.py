@@ -354,7 +354,9 @@ class _Build:
                     new = source.with_name(".%s.own" % source.name)
                     # with its times: what was compiled from it stays valid
                     shutil.copy2(source, new)
-                    new.replace(source)
+                    # a rename over a file has ext4 write the new one to the disk at once, one by one
+                    source.unlink()
+                    new.rename(source)
 
     def _bytecode(self, dists: t.Sequence[records.Distribution]) -> set[str]:
         """Bytecode for all packages, kept or compiled; the names of those that were compiled."""

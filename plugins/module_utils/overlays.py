@@ -37,18 +37,24 @@ def check(bundle: Bundle, site_packages: Path, dists: t.Optional[t.Sequence[reco
 
     A bundle that is there already, wholly or in part, is no hindrance.
     """
-    site_packages = Path(site_packages)
+    return _checked(bundle, Path(site_packages), dists)[0]
+
+
+def _checked(
+    bundle: Bundle, site_packages: Path, dists: t.Optional[t.Sequence[records.Distribution]]
+) -> tuple[list[Finding], dict[str, t.Optional[str]]]:
+    """What forbids applying a bundle, and the hash that each of its files has now, where that was looked at."""
     try:
         verify_bundle(bundle, bundle.manifest.get("digest", "overlay"))
     except FindingError as error:
-        return [error.finding]
+        return [error.finding], {}
     manifest = bundle.manifest
     base = manifest["base"]
     subject = "overlay %s on %s" % (bundle.digest, base["name"])
     dist = records.find(records.distributions(site_packages) if dists is None else dists, base["name"])
     finding = version_finding(manifest, dist.version if dist else None, dist.rows if dist else {})
     if dist is None or finding:
-        return [finding] if finding else []
+        return ([finding] if finding else []), {}
     packages = dist.packages()
     real = _real_directories(site_packages, manifest["files"])
     leaving = [
@@ -59,11 +65,10 @@ def check(bundle: Bundle, site_packages: Path, dists: t.Optional[t.Sequence[reco
     if leaving:
         message = "%d file(s) would leave the package" % len(leaving)
         fix = "capture the overlay anew; one overlay changes one package"
-        expected_tops = ", ".join(sorted(packages))
-        return [
-            Finding("overlay.path", ERROR, subject, message, expected="below " + expected_tops, evidence=records.listing(leaving), fix=fix)
-        ]
-    return _base_findings(manifest, site_packages, subject)
+        wanted = "below " + ", ".join(sorted(packages))
+        return [Finding("overlay.path", ERROR, subject, message, expected=wanted, evidence=records.listing(leaving), fix=fix)], {}
+    now = _current(site_packages, manifest["files"])
+    return _base_findings(manifest, site_packages, subject, now), now
 
 
 def version_finding(manifest: t.Mapping[str, t.Any], version: t.Optional[str], rows: t.Mapping[str, records.Row]) -> t.Optional[Finding]:
@@ -116,11 +121,12 @@ def _real_directories(site_packages: Path, entries: t.Iterable[t.Mapping[str, t.
 
 
 def _current(site_packages: Path, entries: t.Iterable[t.Mapping[str, t.Any]]) -> dict[str, t.Optional[str]]:
-    return records.hash_files({entry["path"]: (str(site_packages / entry["path"]), "sha256") for entry in entries})
+    return records.hash_files({entry["path"]: (os.path.join(site_packages, entry["path"]), "sha256") for entry in entries})
 
 
-def _base_findings(manifest: t.Mapping[str, t.Any], site_packages: Path, subject: str) -> list[Finding]:
-    now = _current(site_packages, manifest["files"])
+def _base_findings(
+    manifest: t.Mapping[str, t.Any], site_packages: Path, subject: str, now: t.Mapping[str, t.Optional[str]]
+) -> list[Finding]:
     wrong = [
         entry["path"]
         for entry in manifest["files"]
@@ -148,7 +154,7 @@ def _obstructed(manifest: t.Mapping[str, t.Any], entry: t.Mapping[str, t.Any], s
     """Whether a directory stands where a file is to be, or be gone: not where the overlay itself has files in its place, laid already."""
     path = entry["path"]
     own = entry["action"] == "delete" and any(one["path"].startswith(path + "/") for one in manifest["files"])
-    return (site_packages / path).is_dir() and not own
+    return os.path.isdir(os.path.join(site_packages, path)) and not own
 
 
 def not_python(manifests: t.Sequence[t.Mapping[str, t.Any]], wrong: t.Mapping[str, str]) -> list[Finding]:
@@ -173,16 +179,17 @@ def apply(bundle: Bundle, site_packages: Path, dists: t.Optional[t.Sequence[reco
     new and renamed, and their bytecode is removed.
     """
     site_packages = Path(site_packages)
-    for finding in check(bundle, site_packages, dists):
+    found, now = _checked(bundle, site_packages, dists)
+    for finding in found:
         raise FindingError(finding)
-    now = _current(site_packages, bundle.manifest["files"])
-    due = [entry for entry in bundle.manifest["files"] if _difference(entry, now[entry["path"]], site_packages / entry["path"])]
-    remove_bytecode(site_packages / entry["path"] for entry in due)
+    targets = {entry["path"]: os.path.join(site_packages, entry["path"]) for entry in bundle.manifest["files"]}
+    due = [entry for entry in bundle.manifest["files"] if _difference(entry, now[entry["path"]], targets[entry["path"]])]
+    remove_bytecode(targets[entry["path"]] for entry in due)
     for entry in due:
-        target = site_packages / entry["path"]
+        target = targets[entry["path"]]
         if entry["action"] == "delete":
-            target.unlink()
-            _remove_empty(target.parent, site_packages / entry["path"].split("/", 1)[0])
+            os.unlink(target)
+            _remove_empty(Path(target).parent, site_packages / entry["path"].split("/", 1)[0])
         else:
             replace(target, bundle.files[entry["path"]], int(entry["mode"], 8))
     return [entry["path"] for entry in due]
@@ -206,33 +213,39 @@ def upstream(manifest: t.Mapping[str, t.Any], changed: t.Collection[str]) -> lis
     ]
 
 
-def replace(target: Path, data: bytes, mode: int) -> None:
+def replace(target: t.Union[str, Path], data: bytes, mode: int) -> None:
     """Give a path new content in a file of its own: whoever shares the old one keeps it. Raises OSError."""
-    missing = list(itertools.takewhile(lambda parent: not parent.exists(), target.parents))
-    for parent in reversed(missing):
-        parent.mkdir()
-        parent.chmod(0o755)
-    new = target.with_name(".specdec-%s.new" % secrets.token_hex(4))
+    directory = os.path.dirname(target)
+    if not os.path.isdir(directory):
+        for parent in reversed(list(itertools.takewhile(lambda parent: not parent.exists(), Path(target).parents))):
+            parent.mkdir()
+            parent.chmod(0o755)
+    new = os.path.join(directory, ".specdec-%s.new" % secrets.token_hex(4))
     try:
-        new.write_bytes(data)
-        new.chmod(mode)
+        with open(new, "xb") as stream:
+            stream.write(data)
+            os.fchmod(stream.fileno(), mode)
+        # a rename over a file has ext4 write the new one to the disk at once, one by one; all of it is flushed before the marker
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(target)
         os.rename(new, target)
     except OSError:
         with contextlib.suppress(OSError):
-            new.unlink()
+            os.unlink(new)
         raise
 
 
-def remove_bytecode(sources: t.Iterable[Path]) -> None:
+def remove_bytecode(sources: t.Iterable[str]) -> None:
     """Remove what interpreters compiled from files: two versions of the same size and second look the same to them."""
-    stems: dict[Path, set[str]] = {}
+    stems: dict[str, set[str]] = {}
     for source in sources:
-        stems.setdefault(source.parent / "__pycache__", set()).add(source.stem)
+        directory, name = os.path.split(source)
+        stems.setdefault(os.path.join(directory, "__pycache__"), set()).add(os.path.splitext(name)[0])
     for cache, names in stems.items():
-        for name in os.listdir(cache) if cache.is_dir() else ():
+        for name in os.listdir(cache) if os.path.isdir(cache) else ():
             compiled = _COMPILED.fullmatch(name)
             if compiled and compiled["stem"] in names:
-                (cache / name).unlink()
+                os.unlink(os.path.join(cache, name))
 
 
 def _remove_empty(directory: Path, top: Path) -> None:
@@ -259,7 +272,7 @@ def _audit(manifest: t.Mapping[str, t.Any], entries: t.Sequence[t.Mapping[str, t
     now = _current(site_packages, entries)
     wrong = []
     for entry in entries:
-        difference = _difference(entry, now[entry["path"]], site_packages / entry["path"])
+        difference = _difference(entry, now[entry["path"]], os.path.join(site_packages, entry["path"]))
         if difference:
             wrong.append("%s: %s" % (entry["path"], difference))
     subject = "overlay %s on %s %s" % (manifest["digest"], manifest["base"]["name"], manifest["base"]["version"])
@@ -275,12 +288,12 @@ def _audit(manifest: t.Mapping[str, t.Any], entries: t.Sequence[t.Mapping[str, t
     )
 
 
-def _difference(entry: t.Mapping[str, t.Any], now: t.Optional[str], target: Path) -> str:
+def _difference(entry: t.Mapping[str, t.Any], now: t.Optional[str], target: str) -> str:
     """In which way a file with this hash now (None: none that can be read) is not as an overlay leaves it; empty where it is."""
     # where a file was taken away, others may lie in a directory of its name
-    if now != entry["result"] or (now is None and (target.is_symlink() or (target.exists() and not target.is_dir()))):
+    if now != entry["result"] or (now is None and os.path.lexists(target) and (os.path.islink(target) or not os.path.isdir(target))):
         return "other bytes" if now else "missing"
-    mode = stat.S_IMODE(target.stat().st_mode) if entry["result"] else None
+    mode = stat.S_IMODE(os.stat(target).st_mode) if entry["result"] else None
     return "" if mode in (None, int(entry["mode"], 8)) else "mode %04o instead of %s" % (mode, entry["mode"])
 
 

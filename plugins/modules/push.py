@@ -77,6 +77,9 @@ bytes:
   type: int
 """
 
+import contextlib
+import os
+
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.specdec.serving.plugins.module_utils import artifacts
@@ -100,10 +103,14 @@ def main() -> None:
     )
     if module.check_mode:
         module.exit_json(changed=bool(module.params["artifacts"]), placed=[item["dest"] for item in module.params["artifacts"]], bytes=0)
+    archive = module.params["archive"]
     try:
-        placed = artifacts.place(module.params["archive"], module.params["artifacts"], module.params["root"])
+        placed = artifacts.place(archive, module.params["artifacts"], module.params["root"])
     except (artifacts.Refused, OSError) as error:
         module.fail_json(msg="push: %s. Nothing of it was put in place; run the deploy again once that is mended." % error)
+    os.unlink(archive)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(archive))
     module.exit_json(changed=bool(placed), placed=placed, bytes=0)
 
 

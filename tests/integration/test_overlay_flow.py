@@ -10,7 +10,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from flow import ROOT, Fleet, variables
+from flow import FILES, ROOT, Fleet, variables
 
 SPEC_INFO = "sglang/srt/speculative/spec_info.py"
 SERVER_ARGS = "sglang/srt/server_args.py"
@@ -38,6 +38,17 @@ def test_captured_again_from_the_host_it_was_applied_to_it_is_the_same(served: F
     wanted = {**variables(overlays=[{"reference": "ct200"}]), "specdec_pins_dir": str(tmp_path), "specdec_reference": {}}
     run = served.deploy(playbook="playbooks/capture.yml", limit="ct201", variables=wanted)
     assert digest(tmp_path, "ct200") == digest(served.state / "pins", "ct129"), run.why
+
+
+def test_check_mode_shows_what_would_be_captured_and_keeps_nothing(served: Fleet, tmp_path: Path) -> None:
+    wanted = {**variables(), "specdec_pins_dir": str(tmp_path / "pins")}
+    before = served.sh("ct129", FILES)
+    run = served.deploy("--check", "--diff", playbook="playbooks/capture.yml", variables=wanted)
+    assert run.rc == 0, run.why
+    assert "overlay %s on sglang 0.5.23:" % digest(served.state / "pins", "ct129") in run.text
+    assert "  change %s" % SPEC_INFO in run.text and "+++ after: %s (overlay)" % SPEC_INFO in run.text
+    assert not (tmp_path / "pins").exists()
+    assert served.sh("ct129", FILES) == before
 
 
 def test_an_edit_in_place_is_shown_against_overlay_and_wheel(served: Fleet) -> None:

@@ -220,7 +220,7 @@ def test_an_overlay_reaches_neither_the_cache_nor_another_environment(host: Host
 def test_the_test_before_finds_an_overlay_that_is_written_in_place(
     host: Host, bundle: bundles.Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overlays, "replace", lambda target, data, mode: target.write_bytes(data))
+    monkeypatch.setattr(overlays, "replace", lambda target, data, mode: Path(target).write_bytes(data))
     before, after = shared_before_and_after(host, bundle)
     poisoned = [path for path in before if after[path] != before[path]]
     assert "environment/engine/table.json" in poisoned

@@ -203,12 +203,12 @@ def test_a_later_layer_replaces_and_the_audit_asks_it_alone(bundle: bundles.Bund
 
 
 def test_a_target_that_cannot_be_written_is_left_as_it_was(bundle: bundles.Bundle, clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_only(source: object, target: object) -> None:
+    def read_only(descriptor: int, mode: int) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     before = overlaid.content(clean)
     (clean / "engine/old/gone.py").unlink()  # what comes first is done already
-    monkeypatch.setattr(os, "rename", read_only)
+    monkeypatch.setattr(os, "fchmod", read_only)
     with pytest.raises(OSError, match="Read-only"):
         overlays.apply(bundle, clean)
     assert overlaid.content(clean) == {path: data for path, data in before.items() if path != "engine/old/gone.py"}
