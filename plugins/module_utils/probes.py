@@ -125,8 +125,8 @@ def dry_run(engine: t.Mapping[str, t.Any], version: str, lacks: t.Collection[str
     :param engine: one engine of data/engines.yml.
     :param lacks: what the stack's lane does not have (parity.PARTS).
     :param package: the distribution that the engine is on the stack's lane, where that is another one than usually.
-    :return: kind (``argv`` or ``none``), package, kernels, lacks, imports [[part, module]…], and for ``argv`` plugins,
-        recognise, parse (``module:name``; plugins may be empty), then (methods), algorithm_option, aliases.
+    :return: kind (``argv`` or ``none``), package, kernels, lacks, imports [[part, module]…], and for ``argv`` what data/engines.yml
+        says under ``dry_run``.
     """
     row = arguments.row(engine.get("dry_run", ()), version) or {"kind": "none"}
     kernel = [["kernel", row["kernel_module"]]] if row.get("kernel_module") else []
@@ -148,12 +148,17 @@ def task(release: t.Mapping[str, t.Any], config: t.Mapping[str, t.Any], deadline
     row = release["dry_run"]
     options = {**config, **{secret["option"]: DUMMY for secret in release["secrets"].values()}}
     algorithm = options.get(row.get("algorithm_option", "")) or ""
+    if algorithm and row.get("algorithm_key"):
+        algorithm = json.loads(algorithm)[row["algorithm_key"]]
     return {
         "models": list(release["models"]),
         "imports": row["imports"],
         "plugins": row.get("plugins", ""),
         "recognise": row.get("recognise", ""),
         "algorithm": row.get("aliases", {}).get(algorithm, algorithm),
+        "parser": row.get("parser", ""),
+        "fill": row.get("fill", ""),
+        "checks": row.get("checks", []),
         "parse": row.get("parse", ""),
         "then": row.get("then", []),
         "config_option": release["config_option"],

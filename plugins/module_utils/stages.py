@@ -113,7 +113,7 @@ def _stages(task: t.Mapping[str, t.Any]) -> t.Iterator[tuple[str, bool, t.Callab
     if task["plugins"]:
         yield "plugins", True, lambda: call(task["plugins"])
     if task["algorithm"]:
-        yield "algorithm", True, lambda: {"found": repr(_resolve(task["recognise"])(task["algorithm"]))}
+        yield "algorithm", True, lambda: {"found": recognise(task["recognise"], task["algorithm"])}
     if task["parse"]:
         yield "arguments", True, lambda: dry_run(task)
 
@@ -147,9 +147,23 @@ def dry_run(task: t.Mapping[str, t.Any]) -> None:
     with refusing, tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "config.yaml")
         path.write_text(json.dumps(task["config"]), encoding="utf-8")
-        arguments = _resolve(task["parse"])([task["config_option"], str(path)])
+        words: t.Any = [task["config_option"], str(path)]
+        if task.get("parser"):
+            words = _resolve(task["fill"])(call(task["parser"])).parse_args(words)
+        for check in task.get("checks", ()):
+            _resolve(check)(words)
+        arguments = _resolve(task["parse"])(words)
     for step in task["then"]:
         getattr(arguments, step)()
+
+
+def recognise(entry_point: str, name: str) -> str:
+    """What an entry point makes of a name: a function that is given it, or a type that lists all names (``Literal``)."""
+    found: t.Any = _resolve(entry_point)
+    names = t.get_args(found)
+    if names and name not in names:
+        raise ValueError("%r is none of %s" % (name, ", ".join(sorted(names))))
+    return repr(name if names else found(name))
 
 
 def _refuse(_parser: t.Any, message: str) -> None:

