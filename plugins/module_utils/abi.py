@@ -165,7 +165,9 @@ def unreadable(compiled: Compiled, critical: t.Collection[str]) -> list[Finding]
     if not lines:
         return [_good("abi.unreadable", compiled.modules, "there", "every compiled file can be read")]
     message = "%d compiled file(s) cannot be read" % len(lines)
-    return [Finding("abi.unreadable", COULD_NOT_CHECK, "ELF files", message, evidence=records.listing(lines), fix=_sentence(_REBUILD))]
+    cause = "They were cut off or overwritten, or are no compiled files at all."
+    evidence, fix = records.listing(lines), _sentence(_REBUILD)
+    return [Finding("abi.unreadable", COULD_NOT_CHECK, "ELF files", message, evidence=evidence, cause=cause, fix=fix)]
 
 
 def other_machine(compiled: Compiled, critical: t.Collection[str], machine: t.Optional[str]) -> Finding:

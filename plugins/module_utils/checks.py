@@ -252,7 +252,9 @@ def load(spec: t.Mapping[str, t.Any]) -> Subject:
         distributions = records.distributions(site_packages)
     except (OSError, ValueError) as error:
         message = "the environment is not built, or not whole"
-        finding = Finding("environment.complete", ERROR, str(environment), message, str(error), "a complete environment", fix=_REBUILD)
+        cause = "Its build did not come to its end, or something of it was removed since."
+        expected = "a complete environment"
+        finding = Finding("environment.complete", ERROR, str(environment), message, str(error), expected, cause=cause, fix=_REBUILD)
         raise FindingError(finding) from error
     search_path = release.facts["environment_variables"].get("LD_LIBRARY_PATH", "")
     row, uses_gpus = release.facts["dry_run"], bool(release.facts["gpus"])
@@ -295,7 +297,8 @@ def guarded(name: str, group: t.Callable[[], list[Finding]]) -> list[Finding]:
     except Exception as error:
         fix = "Report this with the evidence; until then, the checks of this group can be left out by their ids."
         evidence = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-4:])
-        return [Finding("prove.completed", COULD_NOT_CHECK, name, "this group of checks failed itself", evidence=evidence, fix=fix)]
+        message, cause = "this group of checks failed itself", "It met something that it does not expect."
+        return [Finding("prove.completed", COULD_NOT_CHECK, name, message, evidence=evidence, cause=cause, fix=fix)]
 
 
 # The lock
@@ -356,8 +359,9 @@ def engine_version(package: str, wanted: t.Mapping[str, str], installed: t.Mappi
     expected = "%s %s" % (wanted["engine"], wanted["version"])
     if version and (_same_version(version, wanted["version"]) or _same_version(parity.public(version), wanted["version"])):
         return Finding("lock.engine-version", OK, package, "the version that was asked for", found)
+    cause = "The lock was made for another version, or another engine was installed over it."
     fix = "Make the lock anew for the wanted version (`specdec_pins_update`) and build again."
-    return Finding("lock.engine-version", ERROR, package, "not the version that was asked for", found, expected, fix=fix)
+    return Finding("lock.engine-version", ERROR, package, "not the version that was asked for", found, expected, cause=cause, fix=fix)
 
 
 def _same_version(one: str, other: str) -> bool:
@@ -495,7 +499,9 @@ def unit_verified(name: str, rc: int, stderr: str) -> Finding:
         return Finding("unit.verify", COULD_NOT_CHECK, name, "systemd-analyze is not there", fix="Install systemd's tools.")
     if said or rc:
         evidence = "\n".join(said) or stderr.strip()
-        return Finding("unit.verify", ERROR if rc else WARNING, name, "systemd complains about the unit", evidence=evidence, fix=fix)
+        cause = "The unit says something that this version of systemd does not know, or does not take."
+        verdict = ERROR if rc else WARNING
+        return Finding("unit.verify", verdict, name, "systemd complains about the unit", evidence=evidence, cause=cause, fix=fix)
     return Finding("unit.verify", OK, name, "systemd reads the unit without complaint", evidence="systemd-analyze verify")
 
 
@@ -510,7 +516,8 @@ def unit_exposure(name: str, stdout: str, limit: float) -> Finding:
     if float(match.group(1)) <= limit:
         return Finding("unit.sandbox", OK, name, "the sandbox is strict", found, expected)
     fix = "Use the strict sandbox (`service: {sandbox: strict}`) where the host allows namespaces."
-    return Finding("unit.sandbox", WARNING, name, "the sandbox is not strict", found, expected, "systemd-analyze security", fix=fix)
+    cause = "A lower level was chosen for the instance, or this systemd counts what is not closed otherwise."
+    return Finding("unit.sandbox", WARNING, name, "the sandbox is not strict", found, expected, "systemd-analyze security", cause, fix)
 
 
 # The host
@@ -523,8 +530,8 @@ def host_findings(subject: Subject, proc: Path, shm: Path) -> list[Finding]:
     state = subject.layout.instance_state(facts["instance"], facts["environment"])
     return [
         port_free(facts["port"], _units(subject), gates.listeners(facts["port"], proc)),
-        room("host.disk", state, FREE_DISK, "remove environments and caches that are not used (`specdec status` names them)"),
-        room("host.shm", shm, FREE_SHM * ranks, "give the host or container a larger /dev/shm, or remove what dead processes left there"),
+        room("host.disk", state, FREE_DISK, *_DISK),
+        room("host.shm", shm, FREE_SHM * ranks, *_SHM),
     ]
 
 
@@ -540,16 +547,27 @@ def port_free(port: int, units: t.Sequence[str], listeners: t.Sequence[gates.Lis
     subject = "port %d" % port
     foreign = [one for one in listeners if not any(one.of(unit) for unit in units)]
     if foreign:
+        cause = "Another service uses it, or a process of the engine was left behind by a stop."
         fix = "Stop that process, or give the instance another port."
         found = ", ".join(one.text() for one in foreign)
-        return Finding(
-            "host.port", ERROR, subject, "the port belongs to somebody else", found, "free, or of %s" % " or ".join(units), "/proc", fix=fix
-        )
+        expected = "free, or of %s" % " or ".join(units)
+        return Finding("host.port", ERROR, subject, "the port belongs to somebody else", found, expected, "/proc", cause, fix)
     found = ", ".join(one.text() for one in listeners) or "no listener"
     return Finding("host.port", OK, subject, "the instance's own service listens" if listeners else "free", found, evidence="/proc")
 
 
-def room(check: str, path: Path, needed: int, fix: str) -> Finding:
+#: Why there is no room, and the way out.
+_DISK = (
+    "Environments, models or caches fill the file system.",
+    "Remove environments and caches that are not used (`specdec status` names them).",
+)
+_SHM = (
+    "A container's default is small, or processes that were killed left their segments behind.",
+    "Give the host or container a larger /dev/shm, or remove what dead processes left there.",
+)
+
+
+def room(check: str, path: Path, needed: int, cause: str, fix: str) -> Finding:
     """Free space of the file system that holds ``path``, or of its nearest parent that is there."""
     while not path.exists() and path != path.parent:
         path = path.parent
@@ -560,7 +578,7 @@ def room(check: str, path: Path, needed: int, fix: str) -> Finding:
     free = stat.f_bavail * stat.f_frsize
     found, expected = "%d MiB free" % (free >> 20), "%d MiB" % (needed >> 20)
     if free < needed:
-        return Finding(check, ERROR, str(path), "too little space is free", found, expected, fix=fix[0].upper() + fix[1:] + ".")
+        return Finding(check, ERROR, str(path), "too little space is free", found, expected, cause=cause, fix=fix)
     return Finding(check, OK, str(path), "enough space is free", found, expected)
 
 

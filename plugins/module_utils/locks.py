@@ -132,6 +132,7 @@ def parse(text: str, subject: str = "lock") -> Lock:
                 "the lock was changed by hand",
                 "packages with the id %s" % lock.id,
                 header["id"],
+                cause="The id in its first line is over its packages; one of them, or the id, was edited.",
                 fix="Restore the file, or say what you want in specdec_pins and make the lock anew.",
             )
         )
@@ -373,9 +374,9 @@ def _packages(text: str, subject: str) -> tuple[Package, ...]:
 
 
 def _unreadable(subject: str, found: str, evidence: str) -> Finding:
-    return Finding(
-        "lock.unreadable", ERROR, subject, "this is no lock", found, "name==version with hashes", evidence, fix="Make the lock anew."
-    )
+    cause = "It was edited by hand, cut off, or is a file of another kind."
+    expected = "name==version with hashes"
+    return Finding("lock.unreadable", ERROR, subject, "this is no lock", found, expected, evidence, cause, "Make the lock anew.")
 
 
 def _pinned_wheels(wanted: t.Mapping[str, t.Any], directories: t.Sequence[Path]) -> dict[str, Path]:

@@ -284,6 +284,7 @@ def _audit(manifest: t.Mapping[str, t.Any], entries: t.Sequence[t.Mapping[str, t
         subject,
         "%d file(s) are not as the overlay left them" % len(wrong),
         evidence=records.listing(wrong),
+        cause="they were edited, replaced or removed after the environment was built",
         fix="build the environment anew; nothing inside it is repaired in place",
     )
 

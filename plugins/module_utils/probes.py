@@ -59,6 +59,11 @@ _BAD = {
     "algorithm": "the engine does not recognise the algorithm",
     "arguments": "the engine refuses its arguments",
 }
+#: Why, and the way out, where the exception itself is not known.
+_CAUSE_OF_STAGE = {
+    "models": "They belong to another user, or lie where the sandbox hides them.",
+    "arguments": "An option is unknown to this version of the engine, or does not go with another one or with the model.",
+}
 _FIX_OF_STAGE = {
     "models": "Put the model below the model store, or give files and directories read rights; the sandbox hides /home and /root.",
     "arguments": "Correct the option of the instance that the message names.",
@@ -380,7 +385,7 @@ def _broken(stage: str, consequences: t.Sequence[str], links: t.Sequence[t.Mappi
     text = "%s: %s" % (root["type"], root["message"])
     cause, fix = explain(text)
     if not cause:
-        fix = _FIX_OF_STAGE.get(stage, fix)
+        cause, fix = _CAUSE_OF_STAGE.get(stage, ""), _FIX_OF_STAGE.get(stage, fix)
     others = [link for link in links if link is not root]
     around = ["by way of %s: %s  %s" % (link["type"], link["message"].partition("\n")[0], link["where"]) for link in others]
     also = ["breaks also: %s" % ", ".join(consequences)] if consequences else []
@@ -414,8 +419,9 @@ def _ended(report: Report) -> list[Finding]:
     end = report.end or {}
     if end.get("timed_out"):
         message = "it does not come to an end"
+        cause = "Code waits for something while it is imported that does not come; the sandbox has no network."
         fix = "Read in the evidence where it waits: a network address, a lock, a compiler; or give it more time."
-        return [*found, Finding("import.hang", ERROR, stage, message, "still running at the deadline", "an end", evidence, fix=fix)]
+        return [*found, Finding("import.hang", ERROR, stage, message, "still running at the deadline", "an end", evidence, cause, fix)]
     if not end or end["signal"] or unfinished:
         how = "the probe was killed from outside"
         cause = "Its supervisor was ended, too: a lack of memory is likely."
@@ -428,8 +434,9 @@ def _ended(report: Report) -> list[Finding]:
         found.append(Finding("import.died", ERROR, stage, message, how, "a stage that returns", evidence, cause, fix))
     if end.get("strays"):
         fix = "Find out which package starts it; it would stay beside the engine."
+        cause = "Code starts a process of its own while it is imported."
         message = "a process is left behind by an import"
-        found.append(Finding("import.stray", WARNING, "probe", message, "\n".join(end["strays"]), "none", fix=fix))
+        found.append(Finding("import.stray", WARNING, "probe", message, "\n".join(end["strays"]), "none", cause=cause, fix=fix))
     told = {one.id for one in found}
     how = "ended with status %s after %d stages" % (end.get("status"), len(report.stages))
     return [*found, *(Finding(id_, OK, "probe", message, how) for id_, message in _ENDS.items() if end and id_ not in told)]

@@ -348,6 +348,7 @@ def findings(state: State, critical: t.Optional[t.Collection[str]] = None) -> li
                 owner,
                 "%d installed file(s) are missing or cannot be read" % len(paths),
                 evidence=listing(paths),
+                cause="they were removed by hand, by another package's removal, or their disk is damaged",
                 fix=rebuild,
             )
         )
@@ -387,6 +388,7 @@ def findings(state: State, critical: t.Optional[t.Collection[str]] = None) -> li
                 owner,
                 "%d row(s) of RECORD point out of the environment" % len(paths),
                 evidence=listing(paths),
+                cause="a wheel that was made wrongly, or to overwrite what is not its own",
                 fix="do not install this wheel; ask where it comes from",
             )
         )

@@ -92,35 +92,265 @@ REPORTS = (
     ("flashinfer at the end of a loaded model", "ImportError: cannot import name 'mm_mxfp8' from 'flashinfer'", "overlay-name"),
 )
 
-#: What is found before anything is touched: id of the check → reports. The state of each is built in test_checks.py.
-BEFORE: dict[str, tuple[str, ...]] = {
-    "lock.satisfied": ("sglang#12723",),
-    "lock.engine-version": ("vllm#52300",),
-    "record.changed": ("incident 3", "NeMo-RL#4155"),
-    "record.foreign": ("cpython#75953",),
-    "record.doubly-owned": ("sgl-kernel: pyproject",),
-    "overlay.applied": ("Hyperloom#1521",),
-    "parity.flashinfer": ("vllm#49804", "flashinfer#4781", "Megatron-Bridge#3750", "miles#629"),
-    "parity.kernel": ("sgl-kernel: pyproject", "sglang#20953"),
-    "parity.torch-labels": ("sglang#29646", "vllm#52300"),
-    "parity.cuda-major": ("vllm#36099", "sglang#29425"),
-    "api.missing-name": ("incident 1", "club-3090#144"),
-    "libraries.missing": ("sglang#13948", "sglang#16052"),
-    "abi.undefined-symbol": ("sglang#30562", "sglang#29317", "sglang#5100"),
-    "abi.cpu-torch": ("pytorch#168065", "sglang#18491"),
-    "abi.cuda-major": ("sglang#29646", "sglang#10951"),
-    "unit.secret": ("hasso: SECURITY.md",),
-    "unit.start-limit": ("eugr#257", "homelab#4110"),
-    "unit.kill-mode": ("vllm#55510", "vllm#43060"),
-    "unit.open-files": ("vllm#7920", "arbor#48"),
-    "unit.caches": ("vllm#20127", "vllm#10185", "sglang#29170"),
-    "unit.path": ("flashinfer#3386", "xinference#5118"),
-    "unit.bypass": ("molt#43",),
-    "host.port": ("minefield 53", "sglang#31645"),
-    "host.shm": ("nccl#290", "llm-d#352"),
-    "import.outside": ("sglang#351", "setuptools#3592"),
-    "import.engine": ("sglang#27654",),
-    "arguments.accepted": ("sglang#36140",),
+
+class Proved(t.NamedTuple):
+    """What a check says of its bad case, which test_checks.py builds: why it is so, the way out; and who met that."""
+
+    cause: str
+    fix: str
+    reports: tuple[str, ...] = ()
+
+
+#: What is found before anything is touched, in the order of the checks.
+PROVED: dict[str, Proved] = {
+    "environment.complete": Proved(
+        "Its build did not come to its end, or something of it was removed since.",
+        "Build the environment again; nothing inside it is repaired in place.",
+    ),
+    "lock.unreadable": Proved(
+        "It was edited by hand, cut off, or is a file of another kind.",
+        "Make the lock anew.",
+    ),
+    "lock.edited": Proved(
+        "The id in its first line is over its packages; one of them, or the id, was edited.",
+        "Restore the file, or say what you want in specdec_pins and make the lock anew.",
+    ),
+    "lock.satisfied": Proved(
+        "Something was installed into the environment, or removed, after it was built.",
+        "Build the environment again; nothing inside it is repaired in place.",
+        ("sglang#12723",),
+    ),
+    "lock.engine-version": Proved(
+        "The lock was made for another version, or another engine was installed over it.",
+        "Make the lock anew for the wanted version (`specdec_pins_update`) and build again.",
+        ("vllm#52300",),
+    ),
+    "record.changed": Proved(
+        "an edit by hand, a damaged disk, or an edit in another environment that shares the file",
+        "take wanted edits into an overlay (capture), then build the environment anew; nothing inside it is repaired in place",
+        ("incident 3", "NeMo-RL#4155"),
+    ),
+    "record.missing": Proved(
+        "they were removed by hand, by another package's removal, or their disk is damaged",
+        "build the environment anew; nothing inside it is repaired in place",
+    ),
+    "record.foreign": Proved(
+        "leftovers of an earlier install, or files put there by hand",
+        "take wanted files into an overlay (capture), then build the environment anew; nothing inside it is repaired in place",
+        ("cpython#75953",),
+    ),
+    "record.doubly-owned": Proved(
+        "the one installed last overwrote the other",
+        "keep only one of them in the lock",
+        ("sgl-kernel: pyproject",),
+    ),
+    "record.outside": Proved(
+        "a wheel that was made wrongly, or to overwrite what is not its own",
+        "do not install this wheel; ask where it comes from",
+    ),
+    "record.unreadable": Proved(
+        "not installed from a wheel, or its metadata was removed",
+        "build the environment anew; nothing inside it is repaired in place",
+    ),
+    "overlay.applied": Proved(
+        "they were edited, replaced or removed after the environment was built",
+        "build the environment anew; nothing inside it is repaired in place",
+        ("Hyperloom#1521",),
+    ),
+    "parity.flashinfer": Proved(
+        "One part was moved alone: by an override, by an upgrade without dependencies, or because an index ends at an older version.",
+        "Pin all parts of flashinfer to one version (`specdec_pins: {flashinfer: VERSION}` moves them together) and build again.",
+        ("vllm#49804", "flashinfer#4781", "Megatron-Bridge#3750", "miles#629"),
+    ),
+    "parity.kernel": Proved(
+        "Both write the same directory, so the files are those of whichever came last.",
+        "Leave the one the engine requires in the lock, exclude the other, and build again.",
+        ("sgl-kernel: pyproject", "sglang#20953"),
+    ),
+    "parity.torch-labels": Proved(
+        "They were taken from indexes of different lanes.",
+        "Take them from the index of torch's lane, make the lock anew and build again.",
+        ("sglang#29646", "vllm#52300"),
+    ),
+    "parity.cuda-major": Proved(
+        "Two packages were taken from lanes of different CUDA versions.",
+        "Take torch and the engine from the same lane, make the lock anew and build again.",
+        ("vllm#36099", "sglang#29425"),
+    ),
+    "api.missing-name": Proved(
+        "The engine was written for another version of flashinfer.",
+        "Install a version of flashinfer that has the name, or an engine and overlay made for the installed one.",
+        ("incident 1", "club-3090#144"),
+    ),
+    "libraries.missing": Proved(
+        "neither the environment nor the system has it",
+        "install the system's package that has libnuma.so.1, or a lane that carries it",
+        ("sglang#13948", "sglang#16052"),
+    ),
+    "abi.undefined-symbol": Proved(
+        "The package was built against another version of torch.",
+        "Take the package that was built for the installed torch, from the lane's index, and build again.",
+        ("sglang#30562", "sglang#29317", "sglang#5100"),
+    ),
+    "abi.cpu-torch": Proved(
+        "torch came from another index than the packages beside it.",
+        "Choose a CUDA lane, or the packages' builds for the CPU, and build again.",
+        ("pytorch#168065", "sglang#18491"),
+    ),
+    "abi.cuda-major": Proved(
+        "Two copies of the CUDA libraries would be loaded into one process, each with a state of its own.",
+        "Choose a lane whose torch and kernel packages are built for the same CUDA major version.",
+        ("sglang#29646", "sglang#10951"),
+    ),
+    "abi.other-python": Proved(
+        "The wheel was built for another Python, or says `abi3` and is not.",
+        "Take the wheel for this Python. Where only a part that is not used is concerned, nothing needs to be done.",
+    ),
+    "abi.other-machine": Proved(
+        "The wheel was chosen for another machine, or carries files for several.",
+        "Make the lock anew for this host's machine, and build again.",
+    ),
+    "abi.gpu-architecture": Proved(
+        "The package was built without this generation of GPUs; the first kernel would end in `no kernel image is available`.",
+        "Choose a lane whose packages carry it (newer CUDA, newer versions), or build the package for it and pin the wheel.",
+    ),
+    "abi.driver-symbol": Proved(
+        "The driver is older than the CUDA that the package was built with.",
+        "Update the host's driver, or choose a lane for an older CUDA.",
+    ),
+    "abi.unreadable": Proved(
+        "They were cut off or overwritten, or are no compiled files at all.",
+        "Build the environment anew; nothing inside it is repaired in place.",
+    ),
+    "unit.verify": Proved(
+        "The unit says something that this version of systemd does not know, or does not take.",
+        "Correct the option of the instance that leads to this line; a directive that this systemd does not know is not in force.",
+    ),
+    "unit.sandbox": Proved(
+        "A lower level was chosen for the instance, or this systemd counts what is not closed otherwise.",
+        "Use the strict sandbox (`service: {sandbox: strict}`) where the host allows namespaces.",
+    ),
+    "unit.secret": Proved(
+        "both are readable by every user of the host (ps, systemctl show)",
+        "give the secret as api_key of the instance; it then reaches the engine as a credential",
+        ("hasso: SECURITY.md",),
+    ),
+    "unit.start-limit": Proved(
+        "every failed start costs memory and hides the first error in the journal",
+        "set StartLimitBurst=3 and an interval longer than three starts take",
+        ("eugr#257", "homelab#4110"),
+    ),
+    "unit.kill-mode": Proved(
+        "process leaves workers behind that keep GPU memory; control-group cuts requests off in the workers",
+        "set KillMode=mixed",
+        ("vllm#55510", "vllm#43060"),
+    ),
+    "unit.stop-timeout": Proved(
+        "an engine drains for as long as a request runs",
+        "set service.stop_timeout of the instance",
+    ),
+    "unit.open-files": Proved(
+        "workers and connections fail with 'Too many open files' under load",
+        "set LimitNOFILE=1048576",
+        ("vllm#7920", "arbor#48"),
+    ),
+    "unit.caches": Proved(
+        "compilers and kernels write there at the first request; it ends in 'Permission denied' or 'Read-only file system'",
+        "leave HOME and the cache variables out of the instance's environment, or point them below its state directory",
+        ("vllm#20127", "vllm#10185", "sglang#29170"),
+    ),
+    "unit.path": Proved(
+        "kernels are compiled with ninja from the environment",
+        "leave PATH out of the instance's environment",
+        ("flashinfer#3386", "xinference#5118"),
+    ),
+    "unit.bypass": Proved(
+        "parts of different versions then load and fail, or answer wrongly, later",
+        "remove the variable and let the versions agree: specdec_pins moves all parts together",
+        ("molt#43",),
+    ),
+    "unit.user": Proved(
+        "a model's code runs with the service's rights",
+        "set User= to a system user",
+    ),
+    "host.port": Proved(
+        "Another service uses it, or a process of the engine was left behind by a stop.",
+        "Stop that process, or give the instance another port.",
+        ("minefield 53", "sglang#31645"),
+    ),
+    "host.disk": Proved(
+        "Environments, models or caches fill the file system.",
+        "Remove environments and caches that are not used (`specdec status` names them).",
+    ),
+    "host.shm": Proved(
+        "A container's default is small, or processes that were killed left their segments behind.",
+        "Give the host or container a larger /dev/shm, or remove what dead processes left there.",
+        ("nccl#290", "llm-d#352"),
+    ),
+    "host.model-readable": Proved(
+        "They belong to another user, or lie where the sandbox hides them.",
+        "Put the model below the model store, or give files and directories read rights; the sandbox hides /home and /root.",
+    ),
+    "import.sandbox": Proved(
+        "the sandbox cannot be set up here (226/NAMESPACE)",
+        "In a container, allow nesting; or choose the documented lower level with `service: {sandbox: container}`.",
+    ),
+    "import.engine": Proved(
+        "A package is not installed in the environment.",
+        "Add it (`specdec_extra_packages`) and build again; one of the engine's own is missing where an overlay is older than its base.",
+        ("sglang#27654",),
+    ),
+    "import.torch": Proved(
+        "The package was built for another CUDA major version than torch, or the library's directory is not where the loader looks.",
+        "Choose a lane whose torch and kernel package are for one CUDA; deploy with the library directories of the "
+        "environment. A symbolic link to the other major version only moves the crash.",
+    ),
+    "import.kernel": Proved(
+        "A compiled package was built against another version of torch or CUDA.",
+        "Take the package that was built for the installed torch, from the lane's index, and build again.",
+    ),
+    "import.flashinfer": Proved(
+        "The parts of flashinfer have different versions.",
+        "Pin flashinfer (`specdec_pins: {flashinfer: VERSION}` moves all its parts) and build again.",
+    ),
+    "import.plugins": Proved(
+        "The code was written for another version of the package it takes the name from.",
+        "Pin the package to the version that the engine or the overlay was written for, and build again.",
+    ),
+    "import.outside": Proved(
+        "PYTHONPATH, the working directory or a user's site directory holds another copy.",
+        "Remove the copy, or the variable that leads to it, and deploy again.",
+        ("sglang#351", "setuptools#3592"),
+    ),
+    "import.died": Proved(
+        "Compiled code crashed.",
+        "See the findings on versions and names; change the pins (`specdec_pins`) or the overlay and build again.",
+    ),
+    "import.hang": Proved(
+        "Code waits for something while it is imported that does not come; the sandbox has no network.",
+        "Read in the evidence where it waits: a network address, a lock, a compiler; or give it more time.",
+    ),
+    "import.stray": Proved(
+        "Code starts a process of its own while it is imported.",
+        "Find out which package starts it; it would stay beside the engine.",
+    ),
+    "import.cuda-context": Proved(
+        "Something initialises CUDA while it is imported or while arguments are checked; it takes memory of a GPU as long as it lasts.",
+        "Nothing has to be done where the GPUs have memory to spare; else check (`specdec verify`, a deploy) while nothing serves on them.",
+    ),
+    "algorithm.recognised": Proved(
+        "The engine's source does not know the algorithm.",
+        "Correct `speculative.algorithm`, or give the instance the overlay that brings it (`overlays: [{reference: HOST}]`).",
+    ),
+    "arguments.accepted": Proved(
+        "An option is unknown to this version of the engine, or does not go with another one or with the model.",
+        "Correct the option of the instance that the message names.",
+        ("sglang#36140",),
+    ),
+    "prove.completed": Proved(
+        "It met something that it does not expect.",
+        "Report this with the evidence; until then, the checks of this group can be left out by their ids.",
+    ),
 }
 
 _MARKS = ("<!-- %s: made by tests/unit/module_utils/reports.py -->\n", "<!-- %s: end -->\n")
@@ -141,8 +371,10 @@ def prove() -> str:
     """The table of what is found before anything is touched."""
     from ansible_collections.specdec.serving.plugins.module_utils import checks
 
-    rows = ["| id | what holds where it is ok | reports of the contrary |", "|---|---|---|"]
-    rows += ["| `%s` | %s | %s |" % (one.id, one.text, ", ".join(BEFORE.get(one.id, ()))) for one in checks.CHECKS]
+    rows = ["| id | what holds where it is ok | why it does not | way out | reports of it |", "|---|---|---|---|---|"]
+    for one in checks.CHECKS:
+        told = PROVED[one.id]
+        rows.append("| `%s` | %s | %s | %s | %s |" % (one.id, one.text, told.cause, told.fix.replace("`", ""), ", ".join(told.reports)))
     return "\n".join(rows) + "\n"
 
 
