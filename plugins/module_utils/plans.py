@@ -447,7 +447,9 @@ class Planner:
                 "lane": stack.lane,
                 "packages": len(lock.packages),
                 **self._changes(instance, lock),
-                "overlays": [{"digest": one.manifest["digest"], "origin": one.origin} for one in layered],
+                "overlays": [
+                    {"digest": one.manifest["digest"], "package": one.manifest["base"]["name"], "origin": one.origin} for one in layered
+                ],
                 "replaced": overlays.layering([one.manifest for one in layered]),
                 "locked": {"name": locks.file_name(inputs), "inputs": inputs, "directories": [str(one) for one in self.directories]},
                 "sent": None,

@@ -27,7 +27,7 @@ def changes(plan: t.Mapping[str, t.Any]) -> list[str]:
         if not one["present"]:
             lines.append("build environment %s: %s, lane %s, %d packages" % (one["id"], one["engine"], one["lane"], one["packages"]))
             lines += ["  " + line for line in packagelists.summary(one["changes"], one["previous"], one["sent"])]
-            lines += ["  overlay %(digest)s, %(origin)s" % overlay for overlay in one["overlays"]]
+            lines += ["  overlay %(digest)s on %(package)s, %(origin)s" % overlay for overlay in one["overlays"]]
             lines += ["  " + overlays.layering_text(file) for file in one["replaced"]]
     lines += ["fetch %s at %s from the hub" % (one["repo"], one["revision"]) for one in plan["fetches"]]
     lines += ["take over %(unit)s as release %(id)s of %(instance)s, without a restart" % one for one in plan["adoptions"]]

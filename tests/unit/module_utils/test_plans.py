@@ -220,7 +220,7 @@ def test_directories_are_laid_over_a_captured_overlay_in_order() -> None:
     assert environment["job"]["environment"]["overlays"] == [DIGEST, "layer1", "layer2"]
     assert [one["dest"].rpartition("/")[2] for one in made["artifacts"]["overlays"]] == [DIGEST, "layer1", "layer2"]
     said = "\n".join(plantexts.changes(made))
-    assert "overlay layer1, directory /patches/1" in said
+    assert "overlay layer1 on sglang, directory /patches/1" in said
     assert "sglang/spec.py: overlay layer1 replaces what %s left: cccccccccccc → dddddddddddd" % DIGEST in said
     assert "sglang/spec.py: overlay layer2 replaces what layer1 left" in said
 
