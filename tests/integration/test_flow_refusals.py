@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
+import shutil
 import typing as t
 from pathlib import Path
 
 import pytest
-from flow import Fleet, variables
+from flow import CHECKOUT, Fleet, variables
 
 
 def refused(fleet: Fleet, *said: str, **options: t.Any) -> None:
@@ -57,6 +59,64 @@ def test_a_misspelt_option(fleet: Fleet) -> None:
 def test_a_wrong_type(fleet: Fleet) -> None:
     said = ("specdec_instances on ct200", "is not a list", "give specdec_instances as a list")
     refused(fleet, *said, variables={"specdec_instances": {"name": "main"}})
+
+
+def test_a_directory_that_holds_no_model(fleet: Fleet, tmp_path: Path) -> None:
+    said = ("specdec_instances[main].model.directory on ct200", "no config.json in %s" % tmp_path, "name a model's directory")
+    refused(fleet, *said, variables=variables(model={"directory": str(tmp_path)}))
+
+
+def test_all_that_the_arguments_cannot_do_is_named_at_once(fleet: Fleet, tmp_path: Path) -> None:
+    """A draft for another algorithm and another tokenizer, an argument that is gone, and instances that get in each other's way."""
+    draft = tmp_path / "draft"
+    shutil.copytree(CHECKOUT / "demo" / "models" / "draft", draft)
+    tokens = json.loads((draft / "tokenizer.json").read_text())
+    names = list(tokens["model"]["vocab"])
+    tokens["model"]["vocab"] = {name: number for number, name in enumerate([*names[:3], *reversed(names[3:])])}
+    (draft / "tokenizer.json").write_text(json.dumps(tokens))
+    spread = {"host": "127.0.0.1", "tensor_parallel": 2, "attention_data_parallel": 2}
+    main = {
+        **spread,
+        "draft": {"directory": str(draft)},
+        "speculative": {"algorithm": "DFLASH"},
+        "pipeline_parallel": 2,
+        "extra_args": {"speculative-ddtree-budget": None, "mamba-scheduler-strategy": "extra_buffer"},
+    }
+    other = {"host": "127.0.0.1", "port": 30235, "tensor_parallel": 3}
+    plain = variables(speculative=None, draft=None, extra_args=None, overlays=None)
+    instances = [{"name": "main", **main}, {"name": "other", **other}, {"name": "high", **spread, "port": 65400}]
+    refused(
+        fleet,
+        "ct200: specdec_instances[main].draft: the draft is not one for DFLASH",
+        "ct200: specdec_instances[main].draft: the draft is for another tokenizer",
+        "name a draft that was made for this model",
+        "ct200: specdec_instances[main].pipeline_parallel: it does not work over stages of a pipeline",
+        "use pipeline_parallel: 1, with more tensor_parallel",
+        "ct200: specdec_instances[main].extra_args.mamba-scheduler-strategy: sglang 0.5.23 does not read this argument",
+        "Write instead: mamba-radix-cache-strategy (option mamba_strategy).",
+        "ct200: specdec_instances[other].tensor_parallel: the attention heads of the model cannot be shared out evenly",
+        "use one of: 1, 2, 4",
+        "ct200: specdec_instances[other].port: takes a port that instance main takes, too",
+        "move port of one of them by more than",
+        "ct200: specdec_instances[high].port: the engine would take a port that there is not",
+        "use a port of 65297 or less",
+        variables={**plain, "specdec_instances": instances},
+    )
+
+
+def test_a_model_without_dflash(fleet: Fleet, tmp_path: Path) -> None:
+    for part, architecture in (("model", "GPT2LMHeadModel"), ("draft", "DFlashDraftModel")):
+        config = json.loads((CHECKOUT / "demo" / "models" / "draft" / "config.json").read_text())
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "config.json").write_text(json.dumps({**config, "architectures": [architecture]}))
+    change = {part: {"directory": str(tmp_path / part)} for part in ("model", "draft")}
+    said = (
+        "ct200: specdec_instances[main].model: SGLang 0.5.23 has no DFlash for this class of models",
+        "GPT2LMHeadModel",
+        "Choose another algorithm",
+    )
+    budget = {"speculative-ddtree-budget": None}
+    refused(fleet, *said, variables=variables(**change, speculative={"algorithm": "DFLASH"}, overlays=None, extra_args=budget))
 
 
 def test_a_disk_too_small(fleet: Fleet) -> None:
