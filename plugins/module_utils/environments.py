@@ -128,7 +128,8 @@ class _Build:
     def run(self) -> dict[str, t.Any]:
         if (self.directory / MARKER).exists():
             return self._result(False, "is built already")
-        layers = self._inputs()
+        with self._step("inputs", "checking what was sent"):
+            layers = self._inputs()
         self._remove_leftovers()
         try:
             self._make(layers)
