@@ -72,7 +72,11 @@ class ActionModule(ActionBase):
             made = rebases.rebase(bundle, old, new, version, controller.run, Path(scratch))
         directory = pins.directory / "proposals" / ("%s-%s" % (digest, version))
         changed = False if self._task.check_mode else rebases.write(directory, made)
-        lines = ["overlay %s from %s to %s: %s" % (digest, base["version"], version, directory), *made.report().splitlines()]
+        lines = [
+            "overlay %s from %s to %s: %s" % (digest, base["version"], version, directory),
+            *made.report().splitlines(),
+            made.advice(directory),
+        ]
         for line in lines:
             self._display.display("%s | rebase | %s" % (host, line))
         files = [{"path": one.path, "verdict": one.verdict, "conflicts": one.conflicts} for one in made.files]

@@ -68,6 +68,15 @@ class Rebase:
         """Whether nothing is left to a person."""
         return all(file.verdict in (UNCHANGED, MERGED, SAME) and not file.lacking for file in self.files)
 
+    def advice(self, directory: t.Union[str, Path]) -> str:
+        """How to go on with the proposal in a directory."""
+        if self.clean:
+            return "nothing is left to a person: put {directory: %s/bundle} into overlays, in the place of the reference" % directory
+        return (
+            "look through the files above in %s/bundle/files, then put {directory: %s/bundle/files} into overlays, in the place of the "
+            "reference (a directory takes no file away); or mend the reference and capture it" % (directory, directory)
+        )
+
     def report(self) -> str:
         """The files, one a line."""
         return "".join(file.text() + "\n" for file in self.files)

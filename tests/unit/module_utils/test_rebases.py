@@ -103,6 +103,7 @@ def test_every_file_has_its_verdict(made: rebases.Rebase) -> None:
     assert next(file for file in made.files if file.path == "engine/clash.py").conflicts == 2
     assert not made.clean
     assert "conflict       engine/clash.py: 2 hunk(s)\n" in made.report()
+    assert "look through the files above in /p/bundle/files, then put {directory: /p/bundle/files} into overlays" in made.advice("/p")
 
 
 def test_the_proposal_is_a_whole_bundle_over_the_new_version(made: rebases.Rebase, tmp_path: Path) -> None:
@@ -135,6 +136,7 @@ def test_a_proposal_is_written_whole_and_never_over_one_that_was_worked_on(made:
 def test_an_overlay_over_the_same_files_is_clean(tmp_path: Path) -> None:
     made = rebases.rebase(overlay(), version(0).get, version(0).get, "0.5.12.post1", run, tmp_path)
     assert made.clean
+    assert "put {directory: /p/bundle} into overlays" in made.advice("/p")
     assert {file.verdict for file in made.files} == {rebases.UNCHANGED}
     assert made.bundle.files == overlay().files
 
