@@ -10,7 +10,7 @@ import typing as t
 import pytest
 
 from ansible_collections.specdec.serving.plugins.module_utils import comparisons
-from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, NOT_APPLICABLE, OK, WARNING
+from ansible_collections.specdec.serving.plugins.module_utils.findings import ERROR, NOT_APPLICABLE, OK, WARNING, FindingError
 
 PACKAGES = {
     "sglang": "0.5.9",
@@ -52,6 +52,14 @@ CASES: dict[str, tuple[dict[str, t.Any], dict[str, t.Any], str]] = {
     "lock.satisfied": (snapshot(), {"lock": "torch==2.10.0\n"}, ERROR),
     "lock.engine-version": (snapshot(), {"engine": {"name": "sglang", "version": "0.5.10"}}, ERROR),
 }
+
+
+def test_what_is_nothing_to_compare_with_is_told() -> None:
+    with pytest.raises(FindingError) as caught:
+        comparisons.findings(snapshot(), {"lokc": "", "pins": {}})
+    finding = caught.value.finding
+    assert (finding.id, finding.verdict, finding.subject) == ("parity.wanted", ERROR, "lokc")
+    assert finding.message == "nothing that a snapshot is compared with" and "pins" in finding.fix
 
 
 @pytest.mark.parametrize("id_", list(CASES))

@@ -54,7 +54,8 @@ def refused(root: Path, client: Client, **more: t.Any) -> t.Any:
 
 def test_what_stalls_or_comes_damaged_is_tried_again_by_the_plain_protocol(tmp_path: Path) -> None:
     client = Client(tmp_path, {"error": ["Stalled"], "status": None, "text": "nothing came"}, b"weighty", CONTENT)
-    assert fetch(tmp_path, client)["changed"]
+    result = fetch(tmp_path, client)
+    assert result["changed"] and [(one["id"], one["verdict"]) for one in result["findings"]] == [("model.complete", "ok")]
     assert [call[1].get("HF_HUB_DISABLE_XET") for call in client.calls] == [None, None, "1", "1"]
 
 
