@@ -112,6 +112,7 @@ class ActionModule(ActionBase):
             why=arguments["why"],
             python=pythons.wanted(arguments["python"]),
             cache=controller.cache_directory(),
+            origins=schema.origins(arguments["instances"], arguments.get("instance_defaults") or {}, arguments.get("host_defaults")),
         )
         tables = {
             "stacks": controller.stacks()[0],

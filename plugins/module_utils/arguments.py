@@ -34,10 +34,11 @@ DEFAULTS: t.Mapping[str, t.Any] = {"host": "127.0.0.1", "port": 30000, "tensor_p
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """The configuration of an engine without secrets, and where each value comes from."""
+    """The configuration of an engine without secrets, where each value comes from, and which option of the instance says it."""
 
     config: dict[str, t.Any]
     origins: dict[str, str]
+    options: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def row(rows: t.Iterable[t.Mapping[str, t.Any]], version: str) -> t.Optional[t.Mapping[str, t.Any]]:
@@ -76,10 +77,12 @@ def compose(
     """
     config: dict[str, t.Any] = {}
     origins: dict[str, str] = {}
+    options: dict[str, str] = {}
 
-    def put(arguments: t.Mapping[str, t.Any], origin: str) -> None:
+    def put(arguments: t.Mapping[str, t.Any], origin: str, option: str = "") -> None:
         config.update(arguments)
         origins.update(dict.fromkeys(arguments, origin))
+        options.update(dict.fromkeys(arguments, option))
 
     put(engine["fixed"], "collection")
     put(engine["lanes"].get(lane, {}).get("arguments", {}), "lane " + lane)
@@ -87,11 +90,13 @@ def compose(
     values = {**DEFAULTS, **given, "model": models["model"], "served_model_name": served_model_name(instance)}
     for option, row in engine["options"].items():
         if option in values:
-            put(_written(row, version, values[option]), "instance" if option in given else "default")
+            put(_written(row, version, values[option]), "instance" if option in given else "default", option)
     if speculates(instance):
-        put(_speculation(engine, version, instance, models), "instance")
-    put({_plain(name): value for name, value in (instance.get("extra_args") or {}).items()}, "extra_args")
-    return Arguments(config, origins)
+        for option, written in _speculation(engine, version, instance, models):
+            put(written, "instance", option)
+    for name, value in (instance.get("extra_args") or {}).items():
+        put({_plain(name): value}, "extra_args", "extra_args.%s" % name)
+    return Arguments(config, origins, options)
 
 
 def method(engine: t.Mapping[str, t.Any], algorithm: str) -> str:
@@ -118,15 +123,22 @@ def _written(entry: t.Any, version: str, value: t.Any) -> dict[str, t.Any]:
 
 def _speculation(
     engine: t.Mapping[str, t.Any], version: str, instance: t.Mapping[str, t.Any], models: t.Mapping[str, str]
-) -> dict[str, t.Any]:
+) -> list[tuple[str, dict[str, t.Any]]]:
+    """Options and the arguments that they become."""
     wanted = {name: value for name, value in instance["speculative"].items() if value is not None}
     wanted["algorithm"] = method(engine, wanted["algorithm"])
     if models.get("draft"):
         wanted["draft"] = models["draft"]
-    written: dict[str, t.Any] = {}
-    for option, value in wanted.items():
-        written.update(_written(engine["speculative"][option], version, value) if option in engine["speculative"] else {})
-    return {engine["joined"]: canonical(written).decode()} if engine.get("joined") else written
+    table = engine["speculative"]
+    written = [
+        ("draft" if option == "draft" else "speculative.%s" % option, _written(table[option], version, value))
+        for option, value in wanted.items()
+        if option in table
+    ]
+    if not engine.get("joined"):
+        return written
+    keys = {name: value for _option, arguments in written for name, value in arguments.items()}
+    return [("speculative", {engine["joined"]: canonical(keys).decode()})]
 
 
 def _plain(name: str) -> str:

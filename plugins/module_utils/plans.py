@@ -51,7 +51,7 @@ class Wanted:
     """What the inventory wants of one host.
 
     :param host: inventory name; :param address: where clients reach it.
-    :param instances: merged and checked (see schema.instances).
+    :param instances: merged and checked (see schema.instances); :param origins: which variable says each option, see schema.origins.
     :param tools: digests and sources of ``specdec`` and ``uv``, see plugin_utils/hosttools.py.
     :param wheel_directories: local directories with wheels on the controller; :param cache: where it keeps what it fetched.
     :param wheelhouse: directory on the controller that all wheels come from; empty: the host asks the index.
@@ -80,6 +80,7 @@ class Wanted:
     why: str
     python: pythons.Wanted
     cache: Path = Path()
+    origins: t.Mapping[str, t.Mapping[str, str]] = dataclasses.field(default_factory=dict)
 
 
 class Planner:
@@ -680,7 +681,7 @@ class Planner:
         if "cuda" not in stack.lacks:
             self._check_memory(instance, engine["memory_share"], composed.config)
         self.settings += [
-            {"instance": name, "name": option, "value": str(value), "origin": composed.origins[option]}
+            {"instance": name, "name": option, "value": str(value), "origin": self._origin(name, composed, option)}
             for option, value in composed.config.items()
         ]
         if isinstance(instance.get("gpus"), list):
@@ -688,6 +689,14 @@ class Planner:
         facts = releasefacts.compose(instance, stack, engine, environment, self.layout, models, self._secrets(instance), self.state)
         facts["environment_variables"] = {**preset, **facts["environment_variables"]}
         return releases.compose(self.wanted.root, facts, composed.config, self.wanted.launcher)
+
+    def _origin(self, name: str, composed: arguments.Arguments, argument: str) -> str:
+        """Where a value comes from; of what the user wrote, the variable that it was written in."""
+        origin = composed.origins[argument]
+        variable = self.wanted.origins.get(name, {}).get(composed.options.get(argument, ""), "instance")
+        if variable == "instance" or origin not in ("instance", "extra_args"):
+            return origin
+        return variable if origin == "instance" else "extra_args of %s" % variable
 
     def _fit(self, instance: t.Mapping[str, t.Any], stack: stacks.Stack, composed: arguments.Arguments) -> dict[str, str]:
         """Judge the instance on what it is to run on, and add what its GPUs need to its arguments; returns environment variables."""

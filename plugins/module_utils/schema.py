@@ -433,6 +433,22 @@ def instances(host: str, wanted: t.Any, defaults: t.Any, host_defaults: t.Any = 
     return ([] if checker.findings else merged), checker.findings
 
 
+def origins(wanted: t.Sequence[t.Mapping[str, t.Any]], defaults: t.Any, host_defaults: t.Any = None) -> dict[str, dict[str, str]]:
+    """Per instance and option (``name``, or ``name.key`` in a mapping) the variable that says it; ``instance`` where it does itself.
+
+    :param wanted, defaults, host_defaults: as of :func:`instances`, which has found nothing wrong with them.
+    """
+    below = (("specdec_instance_defaults", defaults), ("specdec_host_defaults", host_defaults or {}))
+    return {one["name"]: {path: name for name, layer in (*below, ("instance", one)) for path in _paths(layer)} for one in wanted}
+
+
+def _paths(layer: t.Mapping[str, t.Any]) -> t.Iterator[str]:
+    for name, value in layer.items():
+        yield name
+        if isinstance(value, t.Mapping):
+            yield from ("%s.%s" % (name, key) for key in value)
+
+
 def _cross_checks(checker: _Checker, where: str, one: t.Mapping[str, t.Any]) -> None:
     for index, overlay in enumerate(one.get("overlays") or ()):
         ways = [way for way in ("reference", "directory") if overlay.get(way)]

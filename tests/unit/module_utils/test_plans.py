@@ -136,9 +136,12 @@ def plan(
     named: t.Optional[dict[str, t.Any]] = None,
     cache: Path = Path(),
     beside: t.Sequence[t.Mapping[str, t.Any]] = (),
+    origins: t.Optional[dict[str, str]] = None,
     **instance: t.Any,
 ) -> dict[str, t.Any]:
-    """:param named: specdec_pins; :param cache: of the controller; :param beside: what other instances have of their own."""
+    """:param named: specdec_pins; :param cache: of the controller; :param beside: what other instances have of their own.
+    :param origins: of the instance's options, the variables that say them.
+    """
     pins = pins or Pins()
     wanted = plans.Wanted(
         host="ct200",
@@ -160,6 +163,7 @@ def plan(
         why="",
         python=pythons.wanted(python),
         cache=cache,
+        origins={"main": origins or {}},
     )
     made = plans.Planner(wanted, state or BARE, TABLES, pins, layers or Layers()).plan()
     if lock and any(pin["kind"] == "lock" for pin in made["missing_pins"]):
@@ -337,6 +341,17 @@ def test_a_value_tells_where_it_comes_from() -> None:
     assert origins["port"] == "default"
     assert origins["speculative-algorithm"] == "instance"
     assert made["releases"][0]["files"]["config"]["attention-backend"] == "triton"
+
+
+def test_a_value_tells_which_variable_it_was_written_in() -> None:
+    everywhere = "specdec_instance_defaults"
+    origins = {"speculative.algorithm": everywhere, "speculative.num_draft_tokens": "specdec_host_defaults", "port": "instance"}
+    made = plan(origins={**origins, "extra_args.dtype": everywhere}, port=30001, extra_args={"dtype": "float32"})
+    told = {value["name"]: value["origin"] for value in made["settings"]}
+    assert told["speculative-algorithm"] == everywhere
+    assert told["speculative-num-draft-tokens"] == "specdec_host_defaults"
+    assert (told["port"], told["dtype"]) == ("instance", "extra_args of specdec_instance_defaults")
+    assert (told["device"], told["enable-metrics"]) == ("lane cpu", "collection")
 
 
 def test_a_key_is_in_no_part_of_the_plan() -> None:

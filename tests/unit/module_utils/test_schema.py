@@ -191,3 +191,13 @@ def test_both_keys_are_fine_and_so_are_harmless_names() -> None:
 @pytest.mark.parametrize("name", ["job", "recover"])
 def test_a_name_whose_unit_is_there_already_is_refused(name: str) -> None:
     assert only({**GOOD, "name": name}).id == "variable.value"
+
+
+def test_each_option_knows_the_variable_that_says_it_last() -> None:
+    defaults = {"dtype": "float32", "extra_args": {"a": 1, "b": 1}, "speculative": {"algorithm": "NGRAM"}}
+    own = {"name": "main", "extra_args": {"b": 2}}
+    found = schema.origins([own], defaults, {"dtype": "bfloat16"})["main"]
+    assert found["dtype"] == "specdec_host_defaults"
+    assert (found["extra_args.a"], found["extra_args.b"]) == ("specdec_instance_defaults", "instance")
+    assert found["speculative.algorithm"] == "specdec_instance_defaults"
+    assert schema.origins([own], {}) == {"main": {"name": "instance", "extra_args": "instance", "extra_args.b": "instance"}}
