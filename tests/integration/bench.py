@@ -11,7 +11,7 @@
   environment     a build from a cold cache, from a warm one, and with nothing to do, against bare ``uv venv`` and ``uv pip sync`` of
                   the same lock, both from wheels on the host
   proof           lock, RECORD, parity and compiled code, against ``sha256sum`` over the same files; RECORD and parity of an environment of
-                  60,000 files against the same
+                  60,000 files against the same; compiled code alone, against ``readelf`` of the dynamic sections and symbols of the same
   imports         the engine's import chain in a transient unit, against the same imports by a bare Python
   locking         a stack resolved, its files chosen and checked, against bare ``uv pip compile`` of the same requirements
   switch          a rollback from its start to its result, without the engine's own stop and start and without the gate
@@ -94,13 +94,16 @@ def hashed(paths):
 
 #: Files are read once before.
 PROOF = """
-from ansible_collections.specdec.serving.plugins.module_utils import checks, releases
+from ansible_collections.specdec.serving.plugins.module_utils import abi, checks, releases
 from ansible_collections.specdec.serving.plugins.module_utils.layout import Layout
 from ansible_collections.specdec.serving.plugins.plugin_utils.processes import run
 release = releases.current(Layout(ROOT), "main")
 engine = releases.load(Layout(ROOT), "main", release).facts["engine"]
 wanted = {"engine": engine["name"], "version": engine["version"]}
 elf = []
+def read():
+    argv = ["env", "LD_LIBRARY_PATH=" + READELF, READELF + "/readelf", "--wide", "--dynamic", "--dyn-syms", *compiled]
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 def ours():
     subject = checks.load({"root": ROOT, "instance": "main", "release": release, "wanted": wanted})
     found = checks.lock_findings(subject) + checks.record_findings(subject) + checks.parity_findings(subject)
@@ -111,8 +114,13 @@ def ours():
 subject, wrong = ours()
 paths = [str(subject.site_packages / path) for one in subject.distributions for path in one.rows]
 theirs = hashed(paths)
+found = abi.read(subject.site_packages, subject.distributions)
+compiled = [str(subject.site_packages / module.path) for module in found.modules]
+read()
 rounds = [(seconds(ours), seconds(theirs)) for _ in range(3)]
-print(json.dumps({"wrong": [one.text() for one in wrong], "files": len(paths), "rounds": rounds, "elf": elf[1:]}))
+abi_rounds = [(one, seconds(read)) for one in elf[1:]]
+said = {"wrong": [one.text() for one in wrong], "files": len(paths), "rounds": rounds, "compiled": len(compiled), "elf": abi_rounds}
+print(json.dumps(said))
 """
 
 #: An environment of many files, from 40 bytes to 40 kB each, as source packages have them.
@@ -445,12 +453,14 @@ class Bench:
 
     def proof(self) -> t.Iterator[Row]:
         """The proof of the files."""
-        said = self.on_host(PROOF)
+        self._bring("readelf", self.fleet.state / "readelf")
+        said = self.on_host("READELF = '/home/engineer/readelf'\n" + PROOF)
         if said["wrong"]:
             raise NotMeasured("\n".join(said["wrong"]))
         ours, theirs = (statistics.median(side) for side in zip(*said["rounds"], strict=True))
-        print("of the proof, compiled code against torch, Python, machine and loader: %.2f s" % statistics.median(said["elf"]))
         yield Row("lock, RECORD, parity and ELF of %d files / sha256sum" % said["files"], ours, theirs, 1.5)
+        ours, theirs = (statistics.median(side) for side in zip(*said["elf"], strict=True))
+        yield Row("ABI of %d compiled files / readelf of the same" % said["compiled"], ours, theirs, 4)
         yield self._rounds(MANY, "RECORD and parity of %(files)d files / sha256sum", 1.5)
 
     def imports(self) -> t.Iterator[Row]:
@@ -494,7 +504,7 @@ class Bench:
         shutil.rmtree(top, ignore_errors=True)
         tree, bundle = whole_package(top)
         files = [path for path in tree.rglob("*") if path.is_file()]
-        self._bring_rsync(top / "rsync")
+        self._bring("rsync", top / "rsync")
         collections = posix_collection(self.fleet.state / "ansible")
         for name, text in {"ours": OVERLAY, "built": BUILT, "synchronize": SYNCHRONIZE, "unarchive": UNARCHIVE, "copy": COPY}.items():
             (top / (name + ".yml")).write_text(text)
@@ -568,17 +578,20 @@ class Bench:
             calls.append(sum(done.calls.values()))
         yield Row("remote calls that it adds to a deploy, once it is there", float(calls[1] - calls[0]), None, 0, "calls")
 
-    def _bring_rsync(self, place: Path) -> None:
-        """This machine's rsync with its libraries, for the host has none."""
-        program = shutil.which("rsync")
+    def _bring(self, name: str, place: Path) -> None:
+        """This machine's program with its libraries, for the host has none; it lies in a directory of its name."""
+        program = shutil.which(name)
         if program is None:
-            raise NotMeasured("rsync is not installed on this machine")
+            raise NotMeasured("%s is not installed on this machine" % name)
         place.mkdir(exist_ok=True)
         needed = re.findall(r"=> (/\S+)", self.fleet.must("ldd", program))
-        for path in [program, *(one for one in needed if "/libc.so" not in one)]:
-            shutil.copy(path, place)
+        shutil.copy(program, place / name)
+        for path in needed:
+            if "/libc.so" not in path:
+                shutil.copy(path, place)
         packed = subprocess.run(["tar", "-C", str(place), "-c", "."], capture_output=True, check=True).stdout
-        command = ["demo/hosts/hosts", "exec", HOST, "--", "sh", "-c", "mkdir -p ~engineer/rsync && tar -x -C ~engineer/rsync"]
+        unpack = "mkdir -p ~engineer/%s && tar -x -C ~engineer/%s" % (name, name)
+        command = ["demo/hosts/hosts", "exec", HOST, "--", "sh", "-c", unpack]
         subprocess.run(command, cwd=CHECKOUT, env=self.fleet.environment, input=packed, check=True)
 
     def _seconds(self, argv: t.Sequence[str]) -> float:
