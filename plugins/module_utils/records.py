@@ -321,7 +321,8 @@ def findings(state: State, critical: t.Optional[t.Collection[str]] = None) -> li
     """The verdict over a state: one finding per check and distribution, ok where there is none.
 
     :param critical: names of the distributions that serving depends on. Two distributions that disagree about a file forbid
-        going on only where one of them is critical (a stray top-level ``tests/`` does not); None: all are.
+        going on only where one of them is critical (a stray top-level ``tests/`` does not) and the file is in a directory
+        (flashinfer-python 0.6.3 and torch-c-dlpack-ext both bring a ``build_backend.py`` that nobody imports); None: all are.
     """
     names = None if critical is None else {normalized(name) for name in critical}
     rebuild = "build the environment anew; nothing inside it is repaired in place"
@@ -368,7 +369,8 @@ def findings(state: State, critical: t.Optional[t.Collection[str]] = None) -> li
     for path, owners in state.conflicts.items():
         groups.setdefault(owners, []).append(path)
     for owners, paths in sorted(groups.items()):
-        fatal = names is None or bool(names.intersection(owners))
+        inside = any("/" in path for path in paths)
+        fatal = names is None or (inside and bool(names.intersection(owners)))
         found.append(
             Finding(
                 "record.doubly-owned",

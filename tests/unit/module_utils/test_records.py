@@ -100,6 +100,16 @@ def test_two_owners_of_different_bytes_conflict_but_equal_bytes_do_not(site: Pat
     assert [(f.id, f.verdict) for f in records.findings(state, critical=["torch"]) if f.verdict != OK] == [("record.doubly-owned", WARNING)]
 
 
+def test_a_build_script_that_two_wheels_bring_forbids_nothing(site: Path) -> None:
+    for name in ("flashinfer-python", "torch-c-dlpack-ext"):
+        wheels.install(site, name, "1", {"build_backend.py": name.encode()})
+    found = records.findings(records.verify(site), critical=["flashinfer-python", "torch"])
+    assert [(f.id, f.verdict, f.evidence) for f in found if f.verdict != OK] == [("record.doubly-owned", WARNING, "build_backend.py")]
+    wheels.install(site, "rival", "1", {"engine/core.py": b"VALUE = 3\n"})
+    worse = records.findings(records.verify(site), critical=["my-engine"])
+    assert [(f.subject, f.verdict) for f in worse if f.verdict == ERROR] == [("my-engine and rival", ERROR)]
+
+
 def test_an_overlay_stands_above_the_record_and_is_itself_verified(site: Path) -> None:
     (site / "engine/core.py").write_bytes(b"VALUE = 2\n")
     (site / "engine/new.py").write_bytes(b"N = 1\n")
