@@ -454,7 +454,7 @@ class Bench:
     def proof(self) -> t.Iterator[Row]:
         """The proof of the files."""
         self._bring("readelf", self.fleet.state / "readelf")
-        said = self.on_host("READELF = '/home/engineer/readelf'\n" + PROOF)
+        said = self.on_host("READELF = os.path.expanduser('~engineer/readelf')\n" + PROOF)
         if said["wrong"]:
             raise NotMeasured("\n".join(said["wrong"]))
         ours, theirs = (statistics.median(side) for side in zip(*said["rounds"], strict=True))
