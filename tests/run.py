@@ -61,6 +61,7 @@ KINDS = (
     Kind("whole", pytest("tests/full", "--ignore=" + SILENCED), full=True),
     Kind("silenced", pytest(SILENCED), lane=1, full=True),
     Kind("faults", ("env", "SPECDEC_FAULTS=all", *pytest("tests/integration/test_faults.py")), full=True),
+    Kind("deploys", ("env", "SPECDEC_FAULTS=all", "tests/molecule", "faults"), lane=1, full=True),
 )
 
 

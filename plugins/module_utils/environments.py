@@ -45,6 +45,12 @@ _UV_FAILURES = (
         "the file system is full",
         "free some space on the file system of the root directory",
     ),
+    (
+        "Read-only file system",
+        "read-only",
+        "the file system takes no writes",
+        "look into the kernel's messages why it was remounted (dmesg), mount it writable, then run the deploy again",
+    ),
     ("Hash mismatch", "hash", "a package is not the one that was locked", "find out who changed it; only then lock anew"),
     (
         "ZIP structure|[Ii]nvalid zip|Failed to extract archive",
@@ -139,8 +145,7 @@ class _Build:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise FindingError(self._failure("disk", "the file system is full", str(error), _UV_FAILURES[0][3])) from error
             if isinstance(error, OSError) and error.errno == errno.EROFS:
-                fix = "look into the kernel's messages why it was remounted (dmesg), mount it writable, then run the deploy again"
-                raise FindingError(self._failure("read-only", "the file system takes no writes", str(error), fix)) from error
+                raise FindingError(self._failure("read-only", "the file system takes no writes", str(error), _UV_FAILURES[1][3])) from error
             raise
         return self._result(True, "built")
 
@@ -310,7 +315,9 @@ class _Build:
         evidence = "\n".join(lines[start : start + _EVIDENCE_LINES]) or "uv ended with %d" % answer.rc
         check, message, fix = next(row[1:] for row in _UV_FAILURES if re.search(row[0], evidence))
         own = self._failure(check, message, evidence, fix)
-        return own if check in ("disk", "hash", "damaged") else networks.diagnose(evidence, own.subject + " on this host") or own
+        return (
+            own if check in ("disk", "read-only", "hash", "damaged") else networks.diagnose(evidence, own.subject + " on this host") or own
+        )
 
     def _failure(self, check: str, message: str, evidence: str, fix: str) -> Finding:
         return Finding("environment." + check, ERROR, "environment " + self.content["id"], message, evidence=evidence, fix=fix)

@@ -14,6 +14,8 @@ api-key, and what starts with ``double-``:
   double-acceptance   acceptance length that its counters show; 0: it does not speculate
   double-start        seconds from its start until it listens
 
+A model whose config.json holds ``double-crash`` ends it at its start, with that as its last words.
+
 Like the real one it prints its arguments, the key among them, when it starts.
 """
 
@@ -119,8 +121,12 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     else:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    model = json.loads((Path(config["model-path"]) / "config.json").read_text(encoding="utf-8")) if "model-path" in config else {}
     if mode == "crash":
         print("Traceback (most recent call last):\nRuntimeError: flashinfer-cubin does not match", file=sys.stderr, flush=True)
+        os._exit(1)
+    if model.get("double-crash"):
+        print("Traceback (most recent call last):\n" + model["double-crash"], file=sys.stderr, flush=True)
         os._exit(1)
     if mode == "ends":
         os._exit(0)

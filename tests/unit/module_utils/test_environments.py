@@ -450,6 +450,7 @@ def test_a_wheel_that_is_cut_off_is_told_by_name(host: Host, cut_before: bool) -
     ("words", "check"),
     [
         ("error: Failed to install\n  cause: No space left on device (os error 28)", "environment.disk"),
+        ('error: Could not acquire lock\n  cause: Read-only file system (os error 30) at path "/x"', "environment.read-only"),
         (
             "error: Request failed after 3 retries\n  cause: Failed to fetch: `https://user:secret@index/x`\n  dns error",
             "network.unreachable",
