@@ -20,6 +20,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 NAME = "ct210"
 ROOT = "/opt/specdec"
 ENVIRONMENT = "0123456789abcdef"
+#: Seconds within which an engine has to start, and to answer the gate: where a test waits until they pass, and where it does not.
+WAITED_OUT, PATIENT = 6, 60
 KEY = 'sk-"quoted"-0123456789abcdef'
 KEY_VERSION = "00112233aabbccdd"
 
@@ -169,12 +171,18 @@ class Host:
         acceptance: float = 2.5,
         environment: str = ENVIRONMENT,
         engine_config: t.Optional[t.Mapping[str, t.Any]] = None,
+        patience: t.Optional[int] = None,
         **facts: t.Any,
     ) -> releases.Release:
-        """A release of an instance; another mode or acceptance is another release."""
+        """A release of an instance; another mode or acceptance is another release.
+
+        :param patience: seconds to start and seconds to answer within; without it few where the fault is that they pass.
+        """
         if instance not in self._ports:
             self._port += 1
             self._ports[instance] = self._port
+        late = mode in ("hang", "unhealthy", "wedge") or (engine_config or {}).get("double-start", 0) > WAITED_OUT
+        patience = patience or (WAITED_OUT if late else PATIENT)
         state = "%s/state/%s/%s" % (ROOT, instance, environment)
         place = "%s/environments/%s" % (ROOT, environment)
         whole = {
@@ -186,7 +194,7 @@ class Host:
             "secrets": {"api_key": {"option": "api-key", "version": KEY_VERSION}},
             "port": self._ports[instance],
             "stop_timeout": 3,
-            "start_timeout": 6,
+            "start_timeout": patience,
             "gate": {
                 "served_model": "tiny",
                 "speculative": acceptance > 0,
@@ -201,7 +209,7 @@ class Host:
                     "verify": "sglang:spec_verify_calls_total",
                 },
                 "health": "/health",
-                "timeout": 6,
+                "timeout": patience,
             },
             **facts,
         }

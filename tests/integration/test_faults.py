@@ -81,7 +81,7 @@ FAULTS = (
     Fault("old engine leaves an orphan on the port", "", old="orphan"),
     Fault("new engine leaves an orphan on the port", "gate.draft-does-nothing", mode="orphan", acceptance=1.0),
     Fault("switch killed while it stops", "job.killed", old="stubborn", step="stopped", do=KILL),
-    Fault("switch killed while the engine loads", "job.killed", config={"double-start": 4}, step="gating", do=KILL),
+    Fault("switch killed while the engine loads", "job.killed", config={"double-start": 60}, step="gating", do=KILL),
     Fault("switch killed in the gate", "job.killed", mode="wedge", step="gating", do=KILL, short=True),
     Fault("engine killed in the gate", "gate.unit-died", mode="wedge", step="gating", do="systemctl kill --signal=KILL specdec-INSTANCE"),
     Fault("disk full before the switch", "transaction.disk", step="before", do=FILL, undo="rm -f %s/filler" % ROOT),
@@ -129,7 +129,8 @@ def test_every_request_outside_the_transaction_is_answered(bench: Host, number: 
     end, log = "/run/%s-end" % instance, "/run/%s-said" % instance
     unit = ["systemd-run", "--quiet", "--unit=client-" + instance, "--property=StandardOutput=file:" + log]
     bench.sh(*unit, "python3", "-c", CLIENT, str(old.facts["port"]), KEY, end, RIGHT)
-    new = bench.release(instance, mode=fault.mode, acceptance=fault.acceptance, engine_config=fault.config)
+    patience = 600 if fault.step == "gating" and "kill" in fault.do else None
+    new = bench.release(instance, mode=fault.mode, acceptance=fault.acceptance, engine_config=fault.config, patience=patience)
     begun = time.time()
     ended = hit(bench, fault, instance, new)
     taken = time.time() - begun

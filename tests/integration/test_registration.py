@@ -106,7 +106,7 @@ def test_gate_that_fails_takes_it_back(host: Host) -> None:
 def test_killed_switch_leaves_what_serves_registered(host: Host, step: str) -> None:
     previous = host.release("main", mode="stubborn" if step == "stopped" else "ok")
     assert host.switch(previous)["committed"]
-    job = host.start(_hanging(host, step), force=True)
+    job = host.start(_hanging(host, step, patience=600), force=True)
     host.wait_for_step("main", step)
     host.sh("systemctl", "kill", "--kill-whom=main", "--signal=KILL", "specdec-job.service")
     host.follow(job)
@@ -115,9 +115,9 @@ def test_killed_switch_leaves_what_serves_registered(host: Host, step: str) -> N
     assert (loads(host), registered(host)) == ("1", "%s/lib/%s" % (ROOT, NAME))
 
 
-def _hanging(host: Host, step: str) -> t.Any:
+def _hanging(host: Host, step: str, **facts: t.Any) -> t.Any:
     """A release that does not start; another one for each step."""
-    return host.release("main", mode="hang", acceptance=3 + len(step), environment=OTHER)
+    return host.release("main", mode="hang", acceptance=3 + len(step), environment=OTHER, **facts)
 
 
 @pytest.mark.parametrize("way", ["there", "back"])
@@ -147,7 +147,7 @@ def test_killed_in_the_middle_of_ldconfig(host: Host, way: str) -> None:
 def test_power_cut_leaves_what_serves_registered(host: Host) -> None:
     release = host.release("main")
     host.switch(release)
-    host.start(_hanging(host, "power"), force=True)
+    host.start(_hanging(host, "power", patience=600), force=True)
     host.wait_for_step("main", "gating")
     host.power_cycle()
     host.wait_until_idle()

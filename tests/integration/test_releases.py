@@ -87,7 +87,7 @@ def test_rollback_refuses_what_it_cannot_do_and_changes_nothing(ground: Host) ->
 
 def test_rollback_of_a_busy_host_names_who_is_at_work(ground: Host) -> None:
     committed(ground, ground.release("atwork"), ground.release("atwork", acceptance=3))
-    job = ground.start(ground.release("atwork", mode="hang", start_timeout=120))
+    job = ground.start(ground.release("atwork", mode="hang", patience=600))
     ground.wait_for_step("atwork", "gating")
     run = ground.playbook("rollback", specdec_rollback_instance="atwork")
     assert run.returncode != 0 and "The host is busy: specdec: switch of atwork for tester" in run.stdout, run.stdout
@@ -131,7 +131,7 @@ def test_prune_frees_what_it_says_and_nothing_that_serves_or_could_again(ground:
 def test_prune_never_runs_beside_a_job(ground: Host) -> None:
     for name in (ENVIRONMENT, "dddddddddddddddd"):
         ground.add_environment(name)
-    job = ground.start(ground.release("prune-busy", mode="hang", start_timeout=120))
+    job = ground.start(ground.release("prune-busy", mode="hang", patience=600))
     ground.wait_for_step("prune-busy", "gating")
     run = ground.playbook("prune")
     assert run.returncode != 0 and "The host is busy: specdec: switch of prune-busy for tester" in run.stdout, run.stdout

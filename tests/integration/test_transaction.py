@@ -151,7 +151,7 @@ def test_killed_job_leaves_the_previous_release_serving(host: Host, old: str, ne
     instance = "killed-" + step
     previous = host.release(instance, mode=old)
     assert host.switch(previous)["committed"]
-    job = host.start(host.release(instance, mode=new, acceptance=3))
+    job = host.start(host.release(instance, mode=new, acceptance=3, patience=600))
     host.wait_for_step(instance, step)
     host.sh("systemctl", "kill", "--kill-whom=main", "--signal=KILL", "specdec-job.service")
     ended = host.follow(job)
@@ -161,7 +161,7 @@ def test_killed_job_leaves_the_previous_release_serving(host: Host, old: str, ne
 
 
 def test_killed_first_deploy_leaves_nothing_running(host: Host) -> None:
-    job = host.start(host.release("killed-first", mode="hang"))
+    job = host.start(host.release("killed-first", mode="hang", patience=600))
     host.wait_for_step("killed-first", "gating")
     host.sh("systemctl", "kill", "--kill-whom=main", "--signal=KILL", "specdec-job.service")
     host.follow(job)
@@ -170,7 +170,7 @@ def test_killed_first_deploy_leaves_nothing_running(host: Host) -> None:
 
 
 def test_second_job_is_refused_with_the_name_of_the_first(host: Host) -> None:
-    job = host.start(host.release("busy", mode="hang"))
+    job = host.start(host.release("busy", mode="hang", patience=600))
     host.wait_for_step("busy", "gating")
     refused = host.start(host.release("other"))
     assert "switch of busy for tester" in refused["busy"]
@@ -182,7 +182,7 @@ def test_second_job_is_refused_with_the_name_of_the_first(host: Host) -> None:
 def test_power_cut_in_the_middle_leaves_the_previous_release_serving(host: Host) -> None:
     previous = host.release("power")
     host.switch(previous)
-    host.start(host.release("power", mode="hang"))
+    host.start(host.release("power", mode="hang", patience=600))
     host.wait_for_step("power", "gating")
     host.power_cycle()
     host.wait_until_idle()
