@@ -134,7 +134,9 @@ def distributions(site_packages: Path) -> list[Distribution]:
         name, version = _metadata(directory)
         try:
             with open(directory / "RECORD", encoding="utf-8", newline="") as stream:
-                rows = [_row(fields) for fields in csv.reader(stream) if fields and fields[0]]
+                # no file's name has a NUL; Python 3.9 and 3.10 read no further than to the first
+                lines = (line.replace("\0", "\ufffd") for line in stream)
+                rows = [_row(fields) for fields in csv.reader(lines) if fields and fields[0]]
         except (OSError, UnicodeDecodeError, csv.Error):
             rows = []
         found.append(Distribution(name, version, entry, {row.path: row for row in rows}))

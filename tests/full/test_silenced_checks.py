@@ -24,7 +24,7 @@ from tests.unit.module_utils import test_finding_ids
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 #: Made on real hosts, by what systemd, a kill or a full disk do there; integration tests assert them by name.
-ON_HOSTS = {"environment.read-only", "job.killed", "model.damaged", "model.disk", "model.moving", "model.path"}
+ON_HOSTS = {"job.killed", "model.damaged", "model.disk", "model.moving", "model.path"}
 
 
 @functools.cache
