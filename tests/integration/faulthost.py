@@ -340,7 +340,7 @@ class Site:
         self.shell.stdin.flush()
         said = b""
         while not (over := re.search(rb"\nend-(\d+)-of-it\n$", said)):
-            ready, _, _ = select.select([self.shell.stdout], [], [], 0.05)
+            ready = select.select([self.shell.stdout], [], [], 0.05)[0]
             new = os.read(self.shell.stdout.fileno(), 1 << 16) if ready else b""
             said += new
             if (ready and not new) or (unless and not ready and unless.process.poll() is not None):

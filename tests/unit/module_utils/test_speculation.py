@@ -82,12 +82,12 @@ HYBRID = {"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_
 EAGLES = {"algorithm": "EAGLE3", "num_steps": 3, "topk": 4, "num_draft_tokens": 8}
 
 
-def ruled(engine: str, version: str, speculative: t.Any, model: t.Any = None, draft: t.Any = WHOLE, **options: t.Any) -> list[Finding]:
-    """What the table says of an instance, from its options on."""
+def ruled(engine: str, version: str, speculative: t.Any, model: t.Any = None, draft: t.Any = "", **options: t.Any) -> list[Finding]:
+    """What the table says of an instance, from its options on. :param draft: its config.json; None: there is no draft."""
     wanted = {"name": "main", "model": {"path": "/srv/model"}, "speculative": speculative, **options}
     described, places = {"model": {"config": model or WHOLE}}, {"model": "/srv/model"}
     if draft is not None:
-        wanted["draft"], places["draft"], described["draft"] = {"path": "/srv/draft"}, "/srv/draft", {"config": draft}
+        wanted["draft"], places["draft"], described["draft"] = {"path": "/srv/draft"}, "/srv/draft", {"config": draft or WHOLE}
     composed = arguments.compose(TABLES["engines"][engine], version, "cu130", wanted, places)
     one = fitting.Instance("ct200", wanted, engine, version, True, described, composed)
     here = fitting.situation(TABLES["architectures"], {"devices": []}, one)
